@@ -18,7 +18,14 @@ from firesteel.common.ids import (
     VertexId,
     stable_id,
 )
-from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
+from firesteel.common.job_graph import (
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    Partitioner,
+    ResultType,
+)
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
@@ -75,18 +82,28 @@ def job(
         job_id=JobId(stable_id("job")),
         name="a job",
         vertices=vertices,
-        edges=tuple(
-            JobEdge(
-                result_id=ResultId(stable_id("result", source.name, target.name)),
-                source_vertex_id=source.vertex_id,
-                source_operator=0,
-                target_vertex_id=target.vertex_id,
-                target_operator=0,
-                target_input=0,
-                partitioner=partitioner,
-            )
-            for source, target in pairs
-        ),
+        edges=tuple(edge(source, target, partitioner) for source, target in pairs),
+    )
+
+
+def edge(
+    source: JobVertex,
+    target: JobVertex,
+    partitioner: Partitioner,
+    result_type: ResultType = ResultType.PIPELINED,
+    *,
+    number: int = 0,
+) -> JobEdge:
+    """Returns an edge between the only operators of two vertices. `number` distinguishes edges."""
+    return JobEdge(
+        result_id=ResultId(stable_id("result", source.name, target.name, str(number))),
+        source_vertex_id=source.vertex_id,
+        source_operator=0,
+        target_vertex_id=target.vertex_id,
+        target_operator=0,
+        target_input=0,
+        partitioner=partitioner,
+        result_type=result_type,
     )
 
 

@@ -62,7 +62,6 @@ KILLS = (
     Fault.RESOURCE_MANAGER,
     Fault.ZOMBIE_JOB_MASTER,  # and the Dispatcher
 )
-CUTS = (Fault.RESET, Fault.CUT)
 ELECTED = (  # where masters are
     Fault.STANDBY,
     Fault.HANDOVER,

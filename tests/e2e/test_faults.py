@@ -29,7 +29,6 @@ from .conftest import (
     SLOTS,
     Session,
     command,
-    job_master_pid,
     job_masters,
     name,
     own_cluster,
@@ -47,10 +46,6 @@ def supervisor_of(directory: Path) -> psutil.Process:
         lambda line: "firesteel.client.cluster" in line and str(directory) in line
     )
     return supervisor
-
-
-def job_master_of(session: Session, job_id: str) -> psutil.Process:
-    return psutil.Process(job_master_pid(session, job_id))
 
 
 def metrics_address(session: Session, process: str, pid: int) -> str:

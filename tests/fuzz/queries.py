@@ -72,7 +72,6 @@ OF_COLUMN = {
 }
 # These take rows back, or are split, as aggregates without windows have to be.
 SPLITTABLE = {"listed", "texts_seen", "middle", "near", "quarter"}
-RETRACTABLE = SPLITTABLE | {"spread"}
 
 
 def name_of(aggregate: str) -> str:

@@ -43,7 +43,6 @@ from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.file_splits import read_split, split_of
 from tests.waiting import eventually
 
-DAY_US = 86_400_000_000
 RICH = pa.schema(
     [
         ("flag", pa.bool_()),

@@ -16,7 +16,7 @@ import pytest
 
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, ResultId, TaskExecutorId
-from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultPartitionId, ResultType
+from firesteel.common.job_graph import JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobStatus
@@ -26,7 +26,7 @@ from jobmaster.core.execution_graph import ExecutionVertex
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
-from tests.job_master import World, job, offer, operator_id, vertex
+from tests.job_master import World, edge, job, offer, operator_id, vertex
 
 S = ExecutionState
 STEPS = 400
@@ -116,15 +116,11 @@ class Peers:
             job(*vertices.values()),
             batch=True,
             edges=tuple(
-                JobEdge(
-                    result_id=ResultId(f"{first}-{then}"),
-                    source_vertex_id=vertices[first].vertex_id,
-                    source_operator=0,
-                    target_vertex_id=vertices[then].vertex_id,
-                    target_operator=0,
-                    target_input=0,
-                    partitioner=partitioner,
-                    result_type=ResultType.BLOCKING if blocking else ResultType.PIPELINED,
+                edge(
+                    vertices[first],
+                    vertices[then],
+                    partitioner,
+                    ResultType.BLOCKING if blocking else ResultType.PIPELINED,
                 )
                 for _, first, then, partitioner, blocking in edges
             ),

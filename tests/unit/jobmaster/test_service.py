@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +208,6 @@ class Cluster:
         token = folder().issuer().issue("test", role, valid_s=600)
         carry_token(channel, lambda: token)
         return channel
-
-
-WithCluster = Callable[[], Awaitable[Cluster]]
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.common.ids import AttemptId, IdSource, JobId, ResultId, stable_id
-from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultPartitionId, ResultType
+from firesteel.common.ids import AttemptId, IdSource, JobId, stable_id
+from firesteel.common.job_graph import JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState, TaskEvent
 from jobmaster.core.execution_graph import ExecutionGraph, ExecutionVertex, build
 from jobmaster.core.failover.regions import (
@@ -21,7 +21,7 @@ from jobmaster.core.failover.regions import (
     TaskFailed,
     tasks_to_restart,
 )
-from tests.job_master import vertex
+from tests.job_master import edge, vertex
 
 PIPELINED, BLOCKING = ResultType.PIPELINED, ResultType.BLOCKING
 FORWARD, REBALANCE, RESCALE, HASH, BROADCAST = Partitioner
@@ -38,16 +38,7 @@ def graph_of(parallelism: dict[str, int], *edges: Edge) -> ExecutionGraph:
             name="a job",
             vertices=tuple(vertices.values()),
             edges=tuple(
-                JobEdge(
-                    result_id=ResultId(f"{source}-{target}-{number}"),
-                    source_vertex_id=vertices[source].vertex_id,
-                    source_operator=0,
-                    target_vertex_id=vertices[target].vertex_id,
-                    target_operator=0,
-                    target_input=0,
-                    partitioner=partitioner,
-                    result_type=result_type,
-                )
+                edge(vertices[source], vertices[target], partitioner, result_type, number=number)
                 for number, (source, target, partitioner, result_type) in enumerate(edges)
             ),
         ),
