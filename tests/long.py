@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-long = pytest.mark.long
-
 
 def long_after(count: int, values: Iterable[Any]) -> list[Any]:
     """Returns values for `pytest.mark.parametrize`, of which `make test` runs the first `count`."""
     remaining = iter(values)
     first = list(islice(remaining, count))
-    return list(chain(first, (pytest.param(value, marks=long) for value in remaining)))
+    return list(chain(first, (pytest.param(value, marks=pytest.mark.long) for value in remaining)))
