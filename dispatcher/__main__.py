@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 import structlog
@@ -15,9 +17,13 @@ from firesteel.common.config import options
 from firesteel.common.high_availability import check_address, elected, election_of
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import LeaderElection, Office
+from firesteel.common.metrics import parse_ports
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import ForkedProcesses
+
+if TYPE_CHECKING:
+    from dispatcher.rest.server import RestServer
 
 log = structlog.get_logger(__name__)
 
@@ -54,12 +60,36 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     )
     process.on_stop(lambda signal_name: dispatcher.stop())
     await dispatcher.start()
+    rest = await _serve_rest(process, dispatcher.address)
     process.announce_ready(
         address=dispatcher.address,
+        rest_address=rest.address if rest else "",
         metrics_address=process.serve_metrics(scope="jobmanager", labels={"host": host_label}),
     )
-    await dispatcher.run()
+    try:
+        await dispatcher.run()
+    finally:
+        if rest is not None:
+            await rest.stop()
     log.info("the Dispatcher has stopped")
+
+
+async def _serve_rest(process: ServiceProcess, dispatcher: str) -> RestServer | None:
+    """Starts the REST API at the first free port. None if there is none, or it is not wanted."""
+    if not process.conf.get(options.REST_PORT):
+        return None
+    ports = parse_ports(process.conf.get(options.REST_PORT), options.REST_PORT.key)
+    from dispatcher.rest.server import RestServer
+
+    names = frozenset({process.host, socket.gethostname().lower()})
+    rest = RestServer(dispatcher, process.security, hosts=names)
+    for port in ports:
+        with contextlib.suppress(OSError):
+            await rest.start(process.host, port)
+            return rest
+    log.warning("no REST API: no port is free", ports=process.conf.get(options.REST_PORT))
+    await rest.stop()
+    return None
 
 
 def _election(process: ServiceProcess) -> LeaderElection:

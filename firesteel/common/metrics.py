@@ -308,15 +308,16 @@ def process_samples(
     ]
 
 
-def parse_ports(text: str) -> range:
-    """Parses the ports of `9249`, `9249-9349` or `0`."""
+def parse_ports(text: str, key: str = options.METRICS_PORT.key) -> range:
+    """Parses the ports of `9249`, `9249-9349` or `0`. Raises ConfigurationError, which names the
+    `key`.
+    """
     match = re.fullmatch(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?", text)
     first = int(match.group(1)) if match else -1
     last = int(match.group(2) or first) if match else -1
     if match is None or not first <= last <= 65535:
         raise ConfigurationError(
-            f"{options.METRICS_PORT.key}: {text!r} is not allowed;"
-            " expected a port, a range such as 9249-9349, or 0"
+            f"{key}: {text!r} is not allowed; expected a port, a range such as 9249-9349, or 0"
         )
     return range(first, last + 1)
 

@@ -82,6 +82,13 @@ BIND_HOST = _addresses.option(
     "Interface that every server on this machine binds.",
 )
 
+REST_PORT = _addresses.option(
+    "rest.port",
+    "string",
+    "8081-8181",
+    "Port of the REST API, or a range of which the first free one is used; empty: no REST API.",
+)
+
 _security = _Section("Security")
 SECURITY_ENABLED = _security.option(
     "security.enabled",

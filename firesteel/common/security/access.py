@@ -1,6 +1,7 @@
-"""The table of access: which roles may call each method of every gRPC service.
+"""The table of access: which roles may call each method of every gRPC service, and each route of
+the REST API.
 
-A method that is missing here is denied to everybody. Tests enumerate all methods.
+A method or route that is missing here is denied to everybody. Tests enumerate all of them.
 """
 
 from __future__ import annotations
@@ -103,6 +104,47 @@ METHODS: Final[Mapping[str, Access]] = {
     }.items()
     for method, access in methods.items()
 }
+
+
+ROUTES: Final[Mapping[str, Access]] = {
+    f"{verb} {path}": access
+    for access, routes in (
+        (
+            _people(Role.VIEWER),
+            (
+                "GET /config",
+                "GET /overview",
+                "GET /jobs",
+                "GET /jobs/overview",
+                "GET /jobs/{job}",
+                "GET /jobs/{job}/status",
+                "GET /jobs/{job}/plan",
+                "GET /jobs/{job}/config",
+                "GET /jobs/{job}/accumulators",
+                "GET /jobs/{job}/exceptions",
+                "GET /jobs/{job}/checkpoints",
+                "GET /jobs/{job}/execution-result",
+                "GET /jobs/{job}/savepoints/{trigger}",
+                "GET /jobs/{job}/checkpoints/{trigger}",
+                "GET /savepoint-disposal/{trigger}",
+                "GET /taskmanagers",
+            ),
+        ),
+        (
+            _people(Role.OPERATOR),
+            (
+                "PATCH /jobs/{job}",
+                "GET /jobs/{job}/yarn-cancel",
+                "POST /jobs/{job}/stop",
+                "POST /jobs/{job}/savepoints",
+                "POST /jobs/{job}/checkpoints",
+                "POST /savepoint-disposal",
+            ),
+        ),
+    )
+    for verb, path in (route.split(" ", 1) for route in routes)
+}
+"""The routes of the REST API, `METHOD /path`, with and without /v1."""
 
 
 def access_of(method: str) -> Access:

@@ -57,11 +57,14 @@ class Keys(SecurityFolder):
             self.read("authority.pem"), self.read("authority.key"), now_s=self._now_s
         )
 
-    def issuer(self) -> TokenIssuer:
+    def signing_key(self) -> Ed25519PrivateKey:
         key = load_pem_private_key(self.read("tokens.key"), password=None)
         if not isinstance(key, Ed25519PrivateKey):
             raise self.unusable("tokens.key", "is not an Ed25519 key")
-        return TokenIssuer(key, now_s=self._now_s)
+        return key
+
+    def issuer(self) -> TokenIssuer:
+        return TokenIssuer(self.signing_key(), now_s=self._now_s)
 
     def verifier(self, is_revoked: Callable[[str], bool] = lambda token_id: False) -> TokenVerifier:
         key = load_pem_public_key(self.read("tokens.pem"))

@@ -1,0 +1,1 @@
+"""Flink's REST API, served next to the Dispatcher."""

@@ -1,0 +1,264 @@
+"""The REST API at a real Dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dispatcher.core.records import JobAdded, JobEnded
+from dispatcher.job_store import JobStore
+from dispatcher.rest import flink
+from dispatcher.rest.server import RestServer
+from dispatcher.service import Dispatcher
+from firesteel.client.job_details import JobDetails
+from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId
+from firesteel.common.metrics import Registry
+from firesteel.common.security.access import ROUTES
+from firesteel.common.security.keys import Keys
+from firesteel.common.security.roles import PEOPLE, Role
+from firesteel.common.security.security import Security
+from firesteel.common.security.tokens import TokenIssuer
+from firesteel.common.service.platform import SYSTEM, GrpcTransport
+from firesteel.common.states import JobStatus
+
+ENDED = JobId("e" * 32)
+UNKNOWN = "0" * 32
+HOST = "127.0.0.1"
+
+
+@asynccontextmanager
+async def _served(
+    directory: Path, *, secured: bool, tls: str = "never"
+) -> AsyncIterator[RestServer]:
+    conf = Configuration({"security.directory": str(directory / "security"), "security.tls": tls})
+    store = JobStore(JobStore.sqlite_url(directory))
+    store.persist(
+        [
+            JobAdded(job_id=ENDED, name="<b>ended</b>", graph_id=store.put_graph(b""), start_ms=1),
+            JobEnded(job_id=ENDED, status=JobStatus.FINISHED, end_ms=time.time_ns() // 10**6),
+        ]
+    )
+    store.close()
+    security = Security.of_process(conf, Role.DISPATCHER, HOST) if secured else None
+    dispatcher = Dispatcher(
+        conf,
+        host=HOST,
+        port=0,
+        directory=directory,
+        resource_manager="127.0.0.1:1",
+        registry=Registry.from_configuration(conf),
+        platform=replace(SYSTEM, transport=GrpcTransport(security), security=security),
+    )
+    await dispatcher.start()
+    running = asyncio.create_task(dispatcher.run())
+    rest = RestServer(dispatcher.address, security)
+    await rest.start(HOST, 0)
+    try:
+        yield rest
+    finally:
+        await rest.stop()
+        dispatcher.stop()
+        await running
+
+
+@pytest.fixture
+async def rest(tmp_path: Path) -> AsyncIterator[RestServer]:
+    async with _served(tmp_path, secured=True) as server:
+        yield server
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys.open(tmp_path / "security")
+
+
+async def _call(
+    rest: RestServer,
+    route: str,
+    token: str | None,
+    *,
+    json: Any = None,
+    data: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, Any]:
+    method, path = route.split(" ", 1)
+    own = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(
+            method,
+            f"http://{rest.address}{path}",
+            json=json,
+            data=data,
+            headers=own | (headers or {}),
+        ) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+def _example(route: str) -> str:
+    return route.replace("{job}", ENDED).replace("{trigger}", "1" * 32)
+
+
+async def test_every_route_is_in_the_table_of_access() -> None:
+    server = RestServer("127.0.0.1:1", None)
+    assert server.handlers().keys() == ROUTES.keys()
+    await server.stop()
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+async def test_every_route_refuses_callers_without_a_valid_token(prefix, rest, keys) -> None:
+    long_ago = TokenIssuer(keys.signing_key(), now_s=lambda: time.time() - 61)
+    expired = long_ago.issue("ada", Role.ADMIN, valid_s=60)
+    for route in ROUTES:
+        path = _example(route).replace(" ", f" {prefix}")
+        for token in (None, "", "forged", keys.token() + "x", expired):
+            status, answer = await _call(rest, path, token)
+            assert status == 401, (route, token, answer)
+            assert list(answer) == ["errors"]
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_every_route_is_for_its_roles(role: Role, rest, keys) -> None:
+    token = keys.issuer().issue("ada", role, valid_s=60)
+    for route, access in ROUTES.items():
+        status, answer = await _call(rest, _example(route), token)
+        allowed = role in PEOPLE and access.least is not None and role.includes(access.least)
+        assert (status != 403) is allowed, (route, answer)
+
+
+async def test_jobs_are_shown_as_flink_shows_them(rest, keys) -> None:
+    token = keys.token()
+    status, answer = await _call(rest, "GET /v1/jobs/overview", token, json={})
+    (job,) = answer["jobs"]
+    assert status == 200
+    assert (job["jid"], job["name"], job["state"]) == (ENDED, "<b>ended</b>", "FINISHED")
+    assert job["end-time"] - job["start-time"] == job["duration"]
+    assert job["tasks"]["total"] == 0
+    assert await _call(rest, "GET /jobs", token) == (
+        200,
+        {"jobs": [{"id": ENDED, "status": "FINISHED"}]},
+    )
+    _, details = await _call(rest, f"GET /jobs/{ENDED}", token)
+    assert details["timestamps"].keys() == {status.name for status in JobStatus}
+    _, result = await _call(rest, f"GET /jobs/{ENDED}/execution-result", token)
+    assert result["job-execution-result"]["application-status"] == "SUCCEEDED"
+    _, configuration = await _call(rest, "GET /config", token)
+    assert configuration["flink-version"] == "2.3.0"
+    _, overview = await _call(rest, "GET /overview", token)
+    assert overview["jobs-finished"] == 1
+
+
+@pytest.mark.parametrize("page", ["", "/exceptions", "/checkpoints", "/plan", "/config", "/status"])
+async def test_an_unknown_job_is_404(page: str, rest, keys) -> None:
+    status, answer = await _call(rest, f"GET /jobs/{UNKNOWN}{page}", keys.token())
+    assert status == 404
+    assert UNKNOWN in answer["errors"][0]
+
+
+async def test_an_ended_job_cannot_be_cancelled(rest, keys) -> None:
+    for route in (f"PATCH /jobs/{ENDED}?mode=cancel", f"GET /jobs/{ENDED}/yarn-cancel"):
+        status, answer = await _call(rest, route, keys.token())
+        assert (status, list(answer)) == (409, ["errors"])
+
+
+async def test_the_failure_of_a_savepoint_is_polled(rest, keys) -> None:
+    token, trigger = keys.token(), "a" * 32
+    body = {"target-directory": "/tmp/x", "cancel-job": False, "triggerId": trigger}
+    for _ in range(2):  # the client repeats a call whose answer is lost
+        status, answer = await _call(rest, f"POST /jobs/{ENDED}/savepoints", token, json=body)
+        assert (status, answer) == (202, {"request-id": trigger})
+    poll = f"GET /jobs/{ENDED}/savepoints/{trigger}"
+    while (answer := await _call(rest, poll, token))[0] == 200:
+        assert answer[1] == {"status": {"id": "IN_PROGRESS"}}
+    assert answer[0] == 409
+    assert "FINISHED" in answer[1]["errors"][0]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "message"),
+    [
+        (f"POST /jobs/{ENDED}/savepoints", b"{", "the body is not JSON"),
+        (f"POST /jobs/{ENDED}/savepoints", b"[]", "not a JSON object"),
+        (f"POST /jobs/{ENDED}/savepoints", b'{"target-directory": 1}', "must be a string, not 1"),
+        (f"POST /jobs/{ENDED}/savepoints", b'{"triggerId": "../x"}', "'../x' is not an id"),
+        (f"PATCH /jobs/{ENDED}?mode=suspend", b"", "mode='suspend' is not allowed"),
+        (f"GET /jobs/{ENDED}/exceptions?maxExceptions=-1", b"", "maxExceptions='-1'"),
+    ],
+)
+async def test_bad_requests_say_why(route, body, message, rest, keys) -> None:
+    status, answer = await _call(rest, route, keys.token(), data=body)
+    assert status == 400
+    assert message in answer["errors"][0]
+
+
+@pytest.mark.parametrize(
+    "route", ["GET /nothing", "DELETE /jobs", "GET /jobs/../../etc/passwd", "GET /v2/jobs"]
+)
+async def test_unknown_routes_are_errors(route: str, rest, keys) -> None:
+    status, answer = await _call(rest, route, keys.token())
+    assert status in (404, 405)
+    assert list(answer) == ["errors"]
+    assert (await _call(rest, route, None))[0] == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8081"},
+    ],
+)
+async def test_pages_of_other_sites_are_refused(headers: dict[str, str], rest, keys) -> None:
+    for route in ("GET /jobs/overview", f"GET /jobs/{ENDED}/yarn-cancel"):
+        status, answer = await _call(rest, route, keys.token(), headers=headers)
+        assert (status, list(answer)) == (403, ["errors"])
+
+
+async def test_its_own_pages_are_allowed(rest, keys) -> None:
+    port = rest.address.rpartition(":")[2]
+    for host in (rest.address, f"localhost:{port}"):
+        own = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+        assert (await _call(rest, "GET /jobs", keys.token(), headers=own))[0] == 200
+
+
+async def test_viewers_at_the_same_time_share_one_call(rest, keys, monkeypatch) -> None:
+    calls = []
+    original = rest._dispatcher.ListJobs
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return await original(*args, **kwargs)
+
+    monkeypatch.setattr(rest._dispatcher, "ListJobs", counted)
+    answers = await asyncio.gather(
+        *(_call(rest, "GET /jobs/overview", keys.token()) for _ in range(20))
+    )
+    assert {status for status, _ in answers} == {200}
+    assert len(calls) < 5
+
+
+async def test_without_security_everybody_is_answered(tmp_path: Path) -> None:
+    async with _served(tmp_path, secured=False) as open_to_all:
+        assert (await _call(open_to_all, "GET /jobs/overview", None))[0] == 200
+
+
+def test_numbers_are_present_for_a_job_without_anything() -> None:
+    empty = JobDetails(job_id=UNKNOWN, name="", status=JobStatus.CREATED, start_ms=5)
+    shown = flink.job(empty, now_ms=7)
+    assert (shown["duration"], shown["end-time"], shown["vertices"]) == (2, -1, [])
+    assert flink.checkpoints(empty)["summary"]["state_size"]["p999"] == 0
+    assert flink.exceptions(empty, 5)["root-exception"] is None
