@@ -21,14 +21,19 @@ from aiohttp import web
 import firesteel
 from dispatcher.rest import flink
 from dispatcher.rest.operations import Operations
-from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
+from firesteel._proto import (
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    job_master_pb2,
+    resource_manager_pb2,
+)
 from firesteel.client.job_details import (
+    CLUSTER_OVERVIEW,
     JOB_DETAILS,
     JOB_OVERVIEW,
     ClusterOverview,
     JobDetails,
     JobOverview,
-    cluster_overview,
 )
 from firesteel.common.rpc.bearer import AUTHORIZATION
 from firesteel.common.rpc.server import aio_channel
@@ -230,11 +235,11 @@ class RestServer:
     async def _cluster(self, request: web.Request) -> ClusterOverview:
         async def load() -> ClusterOverview:
             answer = await self._dispatcher.GetClusterOverview(
-                dispatcher_pb2.ClusterOverviewRequest(),
+                resource_manager_pb2.ClusterOverviewRequest(),
                 timeout=CALL_TIMEOUT_S,
                 metadata=self._metadata(request),
             )
-            return cluster_overview(answer)
+            return CLUSTER_OVERVIEW.decode(answer)
 
         cluster: ClusterOverview = await self._shared("cluster", load)
         return cluster

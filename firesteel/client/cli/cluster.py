@@ -20,6 +20,7 @@ from firesteel.common import metrics_targets
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.installation import SERVICES, service_environment
+from firesteel.common.security.listening import uses_tls
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def start(
         click.echo(
             f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}."
         )
+        if state.rest_address:
+            click.echo(f"REST API: http{'s' * uses_tls(conf)}://{state.rest_address}")
         if wait:
             with Client(state.dispatcher_address, conf=conf) as client:
                 _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)

@@ -52,6 +52,7 @@ class ClusterState:
     started_ms: int
     version: str
     masters: tuple[MasterProcess, ...] = ()
+    rest_address: str = ""  # of the first Dispatcher; empty: it serves no REST API
     own_ensemble: bool = False  # the supervisor has also started the ZooKeeper servers
 
 

@@ -196,6 +196,7 @@ class Supervisor:
                 )
                 for name, master in self._masters.items()
             ),
+            rest_address=self._children["dispatcher"].ready.get("rest_address", ""),
             own_ensemble=bool(self._ensemble_ports),
             task_executors=self._task_executors,
             slots_per_task_executor=self._conf.get(options.TASK_SLOTS),
