@@ -102,8 +102,13 @@ class PlanMeter(Protocol):
     def not_cached(self, reason: str) -> None:
         """Records why a plan is made for each bundle, for `firesteel show --full`."""
 
-    def files_read_by(self, reader: str) -> None:
-        """Records which reader reads a source's files, for `firesteel show --full`."""
+    def files_read_by(self, reader: str, why: str = "") -> None:
+        """Records the reader of a source's files, for `firesteel show --full`. `why` is the reason
+        if there is a faster reader.
+        """
+
+    def computed_by(self, way: str) -> None:
+        """Records how the results are computed, for `firesteel show --full`."""
 
 
 class TaskCancelled(BaseException):
@@ -336,6 +341,9 @@ class StreamOperator:
     # This input is read to its end before the others, whose producers wait. No checkpoint of the
     # job is taken until then.
     reads_first: int | None = None
+    # How its results are computed, for `firesteel show --full`. Empty if it calls
+    # `PlanMeter.computed_by`.
+    computes: str = ""
     context: RuntimeContext
     output: Output
 

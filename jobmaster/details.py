@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.job_graph import JobVertex
 from firesteel.common.rpc.convert import ERROR, state_number
 from firesteel.common.rpc.job_details import vertex_details
 from firesteel.plan.fusion import fused
@@ -14,6 +16,7 @@ from jobmaster.convert import STATUS_CHANGE
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
 
+T = TypeVar("T")
 Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last metrics of each attempt
 
 
@@ -45,14 +48,18 @@ def _add_tasks(
     members: Sequence[tuple[int, ...]],
     metrics: Metrics,
 ) -> None:
-    last_plans = _last_plans(job_vertex, members, metrics)
+    reported = _reported(job_vertex, metrics)
+    plans = _by_group(reported.plans, job_vertex.vertex, members)
+    choices = _by_group(reported.choices, job_vertex.vertex, members)
     for group, indexes in enumerate(members):
         for index in indexes:
             operator = details.operators[index]
             operator.group = group
-            operator.plan = last_plans.get(index) or core.job.plans.get(
+            operator.plan = plans.get(index) or core.job.plans.get(
                 OperatorId(operator.operator_id), ""
             )
+            if index in choices:
+                operator.choice.CopyFrom(choices[index])
     details.subtasks.extend(
         job_master_pb2.SubtaskDetails(
             index=subtask.subtask,
@@ -62,28 +69,22 @@ def _add_tasks(
     )
 
 
-def _last_plans(
-    job_vertex: ExecutionJobVertex, members: Sequence[tuple[int, ...]], metrics: Metrics
-) -> dict[int, str]:
-    """Returns the last plans that the first subtask reported, under each group's last operator, as
-    the analysis does.
-    """
-    reported = next(
-        (
-            metrics[e.attempt_id].plans
-            for e in job_vertex.vertices[0].attempts[::-1]
-            if e.attempt_id in metrics
-        ),
-        None,
-    )
-    if not reported:
-        return {}
-    ids = [operator.operator_id for operator in job_vertex.vertex.operators]
+def _reported(job_vertex: ExecutionJobVertex, metrics: Metrics) -> common_pb2.TaskMetrics:
+    """Returns the last metrics of the first subtask."""
+    attempts = (execution.attempt_id for execution in job_vertex.vertices[0].attempts[::-1])
+    return next((metrics[id] for id in attempts if id in metrics), common_pb2.TaskMetrics())
+
+
+def _by_group(
+    values: Mapping[str, T], vertex: JobVertex, members: Sequence[tuple[int, ...]]
+) -> dict[int, T]:
+    """Returns values by operator under the last operator of each group, as the analysis does."""
+    ids = [operator.operator_id for operator in vertex.operators]
     return {
-        group[-1]: reported[ids[index]]
+        group[-1]: values[ids[index]]
         for group in members
         for index in group
-        if ids[index] in reported
+        if ids[index] in values
     }
 
 

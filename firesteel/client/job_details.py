@@ -15,7 +15,7 @@ from firesteel._proto import (
 from firesteel.common.rpc import convert  # noqa: F401 - maps TaskMetrics
 from firesteel.common.rpc.mapping import Wire
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.task_metrics import Choice, TaskMetrics
 from firesteel.errors import ErrorInfo
 
 
@@ -63,6 +63,7 @@ class OperatorDetails:
     runs_on_spark: bool
     plan: str
     group: int = 0  # operators of a vertex with the same number share one plan on Spark
+    choice: Choice | None = None  # of a group, under its last operator; None: not yet known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

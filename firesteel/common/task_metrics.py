@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Choice(NamedTuple):
+    """The reader and the computation that were chosen for an operator: Spark, Arrow, Firesteel or
+    Python.
+    """
+
+    reads: str  # empty: the operator reads no files
+    computes: str
+    reason: str  # why not the fastest way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,8 @@ class TaskMetrics:
     aligning_ms: float = 0.0  # the part of idle_ms spent in watermark alignment
     # The last Spark plan of each operator; first subtask only.
     plans: Mapping[str, str] = field(default_factory=dict)
+    # By operator; first subtask only.
+    choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property
     def spark_running_ms(self) -> float:
@@ -51,4 +64,9 @@ class TaskMetrics:
         return TaskMetrics(watermark_us=min(watermarks, default=None), **amounts)
 
 
-_AMOUNTS = TaskMetrics.__dataclass_fields__.keys() - {"attempt_id", "watermark_us", "plans"}
+_AMOUNTS = TaskMetrics.__dataclass_fields__.keys() - {
+    "attempt_id",
+    "watermark_us",
+    "plans",
+    "choices",
+}

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.common.task_metrics import Choice
 from firesteel.errors import FiresteelError
 from firesteel.operators import (
     AggregateExpression,
@@ -27,6 +28,7 @@ from firesteel.operators import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import NotReusable
 from taskexecutor.executor.columnar.columns import rows, slabs
@@ -238,7 +240,7 @@ def test_plans_that_may_not_be_cached(engine: SparkEngine, function: Any, reason
     counts = harness.metrics.plan_counts
     assert (counts.made, counts.cached_runs) == (2, 0)
     assert reason in counts.not_cached
-    assert harness.metrics.shown_plan.startswith(f"Planned for each bundle: {counts.not_cached}\n")
+    assert counts.choice == Choice("", choose.NEW_PLAN, f"plan: {counts.not_cached}")
 
 
 TWICE = pa.schema([("x", pa.int64()), ("X", pa.int64())])  # one name, by Spark's rules

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from firesteel import Environment, Watermarks
+from firesteel.common.task_metrics import Choice
 from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers import csv_blocks
 from taskexecutor.executor.columnar.readers.csv_columns import converted
@@ -240,9 +242,11 @@ class Both:
         return found[0][0]
 
     @property
-    def reader(self) -> str:
+    def reader(self) -> Choice:
         """Returns the reader as `show --full` names it."""
-        return self.harnesses[0].metrics.shown_plan
+        choice = self.harnesses[0].metrics.plan_counts.choice
+        assert choice is not None
+        return choice
 
     @property
     def by_arrow(self) -> int:
@@ -341,10 +345,8 @@ def test_the_content_decides_who_reads(engine: SparkEngine, tmp_path: Path) -> N
     assert by_arrow('2,"",\n') == (0, 1)
     assert by_arrow("2,a\rb,\n") == (0, 0), "both lines are malformed"
     assert by_arrow("2\n" + "3,b,\n" * 9) == (0, 9), "the rest of the range is Spark's"
-    assert re.match(
-        rf"Files are read by Arrow, or by Spark, as in {both.path} from byte \d+: .*Expected 3 col",
-        both.reader,
-    )
+    assert both.reader.reads == choose.ARROW_OR_SPARK
+    assert re.match(rf"files: {both.path} from byte \d+: .*Expected 3 col", both.reader.reason)
 
 
 def test_folders_give_columns_and_files_their_names(engine: SparkEngine, tmp_path: Path) -> None:
@@ -383,7 +385,8 @@ def test_files_that_arrow_must_not_read(engine: SparkEngine, tmp_path: Path) -> 
         given = {"schema": "n LONG, s STRING", **options}
         harness = reader(engine, FileSource(str(tmp_path), format="csv", **given))
         read(harness, tmp_path / "x.csv")
-        assert f"Files are read by Spark: {reason}" in harness.metrics.shown_plan
+        choice = harness.metrics.plan_counts.choice
+        assert choice == Choice(choose.SPARK, choose.CACHED_PLAN, f"files: {reason}")
         assert by_arrow(harness) == 0
     plain = reader(engine, FileSource(str(tmp_path), format="csv", schema="n LONG, s STRING"))
     assert len(read(plain, tmp_path / "x.csv", tmp_path / "x.csv.gz")) == 2

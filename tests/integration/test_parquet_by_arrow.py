@@ -19,8 +19,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from firesteel import Environment, Watermarks
+from firesteel.common.task_metrics import Choice
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.wanted_rows import wanted_rows
 from taskexecutor.executor.columnar.columns import distinct
 from taskexecutor.executor.columnar.columns.rows import frame as leaf_of
@@ -161,7 +163,9 @@ class Both:
     @property
     def reader(self) -> str:
         """Returns the reader as `show --full` names it."""
-        return self.harnesses[0].metrics.shown_plan
+        choice = self.harnesses[0].metrics.plan_counts.choice
+        assert choice is not None
+        return choice.reason
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -188,7 +192,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
 
     compare()
     plan = both.harnesses[0].operator._column_plans.plan()  # type: ignore[attr-defined]
-    assert plan.runs_spark == (name not in ("nothing", "choosing"))
+    assert (plan.computes != choose.SELECTION) == (name not in ("nothing", "choosing"))
 
 
 def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Path) -> None:
@@ -278,7 +282,10 @@ def test_what_may_differ_is_read_by_spark(engine: SparkEngine, tmp_path: Path) -
     )
     harness = reader(engine, options)
     assert len(read(harness, both.path)) == 2
-    assert "read by Spark: the option datetimeRebaseMode" in harness.metrics.shown_plan
+    choice = harness.metrics.plan_counts.choice
+    assert choice == Choice(
+        choose.SPARK, choose.CACHED_PLAN, "files: the option datetimeRebaseMode"
+    )
 
 
 def test_row_groups_without_wanted_rows_are_left_out(engine: SparkEngine, tmp_path: Path) -> None:
@@ -438,7 +445,7 @@ class NoFolders:
 
 
 def groups(schema: pa.Schema) -> ParquetGroups:
-    return ParquetGroups(schema, {}, schema.names, NoFolders(), corrected=True)
+    return ParquetGroups(schema, schema.names, NoFolders(), corrected=True)
 
 
 LARGE = bundle_time.BundleSize(aggregated=True)

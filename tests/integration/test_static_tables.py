@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,19 +192,15 @@ def test_a_bundle_in_parts_sees_one_version(
     stage = Stage(engine, lambda df: df.join(prices.dataframe(), "k"))
     stage.bundle(0)
     assert stage.kept
-    emit = stage.operator.emit
+    emit, emitted = stage.operator._emit, itertools.count()
 
-    def refreshing(result: Any) -> None:
-        def rows() -> Any:
-            for number, batch in enumerate(result):
-                if number == 1:
-                    written(path, dict.fromkeys(range(4), 2.0))
-                    tables._held[prices.id]._refresh()
-                yield batch
+    def refreshing(batch: pa.RecordBatch) -> None:
+        if next(emitted) == 1:
+            written(path, dict.fromkeys(range(4), 2.0))
+            tables._held[prices.id]._refresh()
+        emit(batch)
 
-        emit(rows())
-
-    monkeypatch.setattr(stage.operator, "emit", refreshing)
+    monkeypatch.setattr(stage.operator, "_emit", refreshing)
     assert [row["price"] for row in stage.bundle(0, 1, 2, 3)] == [1.0] * 4
     assert [row["price"] for row in stage.bundle(0, 1)] == [2.0] * 2
     assert stage.kept

@@ -149,7 +149,8 @@ def remove(job: str, address: str | None) -> None:
 @click.option(
     "--full",
     is_flag=True,
-    help="Include full tracebacks and the plans on Spark; with --checkpoints, each task's part.",
+    help="Include full tracebacks, the plans on Spark, and how operators run; with "
+    "--checkpoints, each task's part.",
 )
 @click.option(
     "--checkpoints",

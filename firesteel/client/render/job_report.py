@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -67,6 +68,10 @@ def job(
         yield _of_vertex(vertex, details.vertices, full=full)
         if vertex.subtasks:
             yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2), expand=False)
+    if full and (table := _choices(details.vertices)).row_count:
+        yield ""
+        yield Text("How operators run", style="bold")
+        yield table
     if errors and not fails:
         yield ""
         yield Text("Exception history, newest first", style="bold")
@@ -105,6 +110,24 @@ def exception(
             Text(error.traceback.rstrip(), style="dim"),
         ]
     return Group(*parts)
+
+
+def _choices(vertices: Sequence[Vertex]) -> Table:
+    """Renders a row for each operator, or group of operators with one plan."""
+    columns = ("Operators", "Read by", "Computed by", "Reason")
+    table = new_table(*columns, gives_way=columns)
+    for number, vertex in enumerate(vertices, 1):
+        for group in _groups([operator.group for operator in vertex.operators]):
+            choice = vertex.operators[group[-1]].choice
+            if choice is not None:
+                names = ", ".join(vertex.operators[index].name for index in group)
+                table.add_row(
+                    Text(f"[{number}] {names}"),
+                    choice.reads,
+                    choice.computes,
+                    Text(choice.reason),
+                )
+    return table
 
 
 _Cells = dict[str, Callable[[TaskMetrics], str]]  # by column

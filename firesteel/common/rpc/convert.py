@@ -24,7 +24,7 @@ from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.task_metrics import Choice, TaskMetrics
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped, valid_text
 
@@ -55,6 +55,7 @@ def plan_text(plan: str) -> str:
 
 _MAX_PLAN_CHARS = 100_000
 _NO_WATERMARK = -(2**63)
+Wire(Choice, common_pb2.Choice, codecs={"reason": Codec(plan_text)})
 TASK_METRICS = Wire(
     TaskMetrics,
     common_pb2.TaskMetrics,

@@ -10,7 +10,7 @@ from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 
 _VERTEX = View(JobVertex, pb.VertexDetails, unmapped=("subtasks", "input_vertex_ids"))
-View(Operator, pb.OperatorDetails, unmapped=("plan", "group"))
+View(Operator, pb.OperatorDetails, unmapped=("plan", "group", "choice"))
 
 
 def vertex_details(graph: JobGraph) -> list[pb.VertexDetails]:

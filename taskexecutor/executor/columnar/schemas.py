@@ -220,3 +220,17 @@ def missing_column(what: str, column: str, columns: Sequence[str]) -> FiresteelE
     near = difflib.get_close_matches(column, columns, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return FiresteelError(f"{what}: no such column; the stream has: {', '.join(columns)}{hint}")
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Returns whether Arrow and Spark read values of the type alike."""
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_signed_integer(kind)
+        or pa.types.is_float32(kind)
+        or pa.types.is_float64(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_decimal128(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC"))
+    )

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
 from firesteel.row_kind import DELETE, ROW_KIND
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.division import divided
 from taskexecutor.executor.columnar.grouping.ordered_rows import Changed, Missing, OrderedRows
@@ -28,6 +29,7 @@ PART_ROWS = 65_536  # rows of a batch's results, except for keys with more rows
 class ChangelogRows(StreamOperator):
     """`initialize_state` sets `_rows`, and `_state`, which holds them in checkpoints."""
 
+    computes = choose.GROUPING
     _rows: RankedRows
     _state: KeyedRows
 

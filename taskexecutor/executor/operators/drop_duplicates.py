@@ -16,6 +16,7 @@ from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOper
 from firesteel.operators import DropDuplicatesSpec
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.grouping import group as grouped
@@ -39,6 +40,7 @@ class DropDuplicates(StreamOperator):
     time.
     """
 
+    computes = choose.GROUPING
     keeps_event_time = True
 
     def __init__(self, spec: DropDuplicatesSpec) -> None:

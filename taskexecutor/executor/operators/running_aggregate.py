@@ -12,6 +12,7 @@ from firesteel.operator import OperatorState, StreamOperator
 from firesteel.operators import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts
@@ -42,6 +43,8 @@ class RunningAggregate(StreamOperator):
     If the input or the result is a changelog stream, a key's previous row is deleted when its
     result changes or the key has no rows left.
     """
+
+    computes = choose.GROUPING
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec

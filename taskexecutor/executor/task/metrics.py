@@ -74,15 +74,6 @@ class OperatorMetrics:
         return self.counters.setdefault(name, OperatorCounter())
 
     @property
-    def shown_plan(self) -> str:
-        """Returns the plan, preceded by the reason why it is not cached and by the reader of the
-        files.
-        """
-        reader, why = self.plan_counts.files_read_by, self.plan_counts.not_cached
-        lines = (reader, f"Planned for each bundle: {why}" if why else "", self.plan)
-        return "\n".join(filter(None, lines))
-
-    @property
     def records_taken(self) -> int:
         """Returns the records received from other operators, or read by a source."""
         return self.records_in + (
@@ -127,6 +118,7 @@ class TaskMetricGroup:
         blocked_ns = no_credit_ns + spent_ns[TimeKind.BLOCKED]
         watermark_us = self.watermark_us()
         busy_ns = sum(spent_ns) - spent_ns[TimeKind.IDLE] - blocked_ns
+        shown = self.operators if self.info.subtask == 0 else []
         return TaskMetrics(
             attempt_id=self.info.attempt_id,
             records_in=self.records_in
@@ -151,9 +143,10 @@ class TaskMetricGroup:
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
             plans_made=sum(o.plan_counts.made for o in self.operators),
             cached_runs=sum(o.plan_counts.cached_runs for o in self.operators),
-            plans={o.operator_id: o.shown_plan for o in self.operators if o.shown_plan}
-            if self.info.subtask == 0
-            else {},
+            plans={o.operator_id: o.plan for o in shown if o.plan},
+            choices={
+                o.operator_id: choice for o in shown if (choice := o.plan_counts.choice) is not None
+            },
             aligning_ms=sum(
                 o.watermark_alignment.stopped_ms
                 for o in self.operators

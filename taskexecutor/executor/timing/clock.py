@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 
+from firesteel.common.task_metrics import Choice
+
 
 class TimeKind(IntEnum):
     RUNTIME = 0  # the task's own bookkeeping, and operators that do not measure theirs
@@ -105,7 +107,18 @@ class PlanCounts:
     made: int = 0
     cached_runs: int = 0
     not_cached: str = ""  # the reason; empty while a plan is cached or none was made
-    files_read_by: str = ""  # a sentence; empty if there is no choice
+    reads: str = ""
+    reads_why: str = ""
+    computes: str = ""
+
+    @property
+    def choice(self) -> Choice | None:
+        """None if nothing has been chosen."""
+        if not (self.reads or self.computes):
+            return None
+        why = {"files": self.reads_why, "plan": self.not_cached}
+        reasons = (f"{what}: {reason}" for what, reason in why.items() if reason)
+        return Choice(self.reads, self.computes, "; ".join(reasons))
 
 
 class PlanMeter:
@@ -131,5 +144,8 @@ class PlanMeter:
     def not_cached(self, reason: str) -> None:
         self.counts.not_cached = reason
 
-    def files_read_by(self, reader: str) -> None:
-        self.counts.files_read_by = reader
+    def files_read_by(self, reader: str, why: str = "") -> None:
+        self.counts.reads, self.counts.reads_why = reader, why
+
+    def computed_by(self, way: str) -> None:
+        self.counts.computes = way

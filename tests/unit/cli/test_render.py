@@ -17,6 +17,7 @@ from firesteel.client.cluster.directory import MasterProcess
 from firesteel.client.job_details import (
     Attempt,
     CheckpointDetails,
+    Choice,
     ClusterOverview,
     JobDetails,
     JobOverview,
@@ -455,6 +456,39 @@ def test_show_lists_fused_plans_and_their_times() -> None:
         "On Spark Planning Running Converting Files Bundles Mean Last Plans Cached",
         "1/2 20% 15% 5% 10% 4 1,000 500 2 3",
     ]
+
+
+def test_show_full_names_who_reads_and_computes() -> None:
+    def operator(name: str, group: int, choice: Choice | None) -> OperatorDetails:
+        return OperatorDetails(
+            operator_id=name,
+            uid="",
+            name=name,
+            kind=name,
+            runs_on_spark=choice is None,
+            plan="",
+            group=group,
+            choice=choice,
+        )
+
+    reason = "files: /data/x.csv from byte 0: quotes"
+    operators = (
+        operator("Read csv", 0, None),
+        operator("Keys", 0, Choice("Arrow, or Spark by content", "Spark, cached plan", reason)),
+        operator("Map", 1, Choice("", "Python", "")),
+        operator("Print", 2, None),
+    )
+    job = replace(
+        details(), vertices=(replace(details().vertices[0], operators=operators, subtasks=()),)
+    )
+    lines = printed(render.job(job, full=True)).splitlines()
+    start = lines.index("How operators run")
+    assert [re.split(r"  +", line.rstrip()) for line in lines[start + 1 :]] == [
+        ["Operators", "Read by", "Computed by", "Reason"],
+        ["[1] Read csv, Keys", "Arrow, or Spark by content", "Spark, cached plan", reason],
+        ["[1] Map", "Python"],
+    ]
+    assert "How operators run" not in printed(render.job(job))
 
 
 def test_the_output_of_show_for_a_task_fits_80_columns() -> None:

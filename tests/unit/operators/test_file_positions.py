@@ -57,7 +57,7 @@ def csv_reader() -> PartReader:
 
 
 def parquet_reader() -> PartReader:
-    return ParquetGroups(SCHEMA, (), SCHEMA.names, Plain(), corrected=True)
+    return ParquetGroups(SCHEMA, SCHEMA.names, Plain(), corrected=True)
 
 
 def csv_file(path: Path, rows: int, group_rows: int) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import ReusablePlan
 from taskexecutor.executor.columnar.columns.distinct import Repeats
 from taskexecutor.executor.columnar.columns.rows import SharedRows, columns_read
@@ -29,6 +30,10 @@ class ColumnBundles:
     def __init__(self, engine: SparkEngine, plan: ReusablePlan, *, whole: bool = False) -> None:
         """`whole`: the plan relates the rows of a bundle, which is not divided."""
         self.cached = plan
+        self.computes = choose.computed_by(
+            spark=plan.passthrough is None or not plan.passthrough.complete,
+            grouped=plan.grouping is not None,
+        )
         self._whole = whole
         self._running = False
         self._passthrough = plan.passthrough
@@ -47,10 +52,6 @@ class ColumnBundles:
         # Columns that the results take values from, by row number.
         filtered = plan.passthrough is not None and plan.passthrough.filtered
         self.late = frozenset(passes).difference(read) if filtered else frozenset[str]()
-
-    @property
-    def runs_spark(self) -> bool:
-        return self._plan is not None
 
     @property
     def reusable(self) -> bool:

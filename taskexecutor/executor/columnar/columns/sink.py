@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import regenerated
 from taskexecutor.executor.columnar.cached_plans.row_partials import GivenRows
 from taskexecutor.executor.columnar.columns.slabs import Batches, Slabs
@@ -49,7 +50,8 @@ class ColumnSink:
     @staticmethod
     def groups(engine: SparkEngine, given: GivenRows) -> bool:
         """Returns whether the sink should collect the rows' contributions and group them."""
-        return not given.numbers and ColumnSink.suits(engine, given.frame.schema)
+        leave = ColumnSink.suits(engine, given.frame.schema)
+        return not choose.grouped_outside(numbers=given.numbers, leave=leave)
 
     def __init__(
         self,

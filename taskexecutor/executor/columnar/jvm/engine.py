@@ -158,6 +158,10 @@ class SparkEngine:
         """
         return str(self.session.sparkContext.master).startswith("local")
 
+    def setting(self, name: str) -> str:
+        """Returns the session's value of a setting of Spark."""
+        return str(self.session.conf.get(name))
+
     def is_alive(self) -> bool:
         return self._jvm is not None and self._jvm.alive
 

@@ -57,7 +57,7 @@ class CsvBlocks(PartReader):
                 if rows.read:
                     yield Block(rows, start, 0, stop, stop - start)
         except (Differs, OSError) as reason:
-            self._for_spark = f"{part.path} from byte {start}: {reason}"
+            self.for_spark = f"{part.path} from byte {start}: {reason}"
             self._refused += 1
             self._skipped = min(2**self._refused, _MOST_SKIPPED) - 2
             yield part._replace(start=start, length=end - start)

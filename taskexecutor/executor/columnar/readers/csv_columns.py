@@ -17,36 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from taskexecutor.executor.columnar.choose import CSV_SEPARATORS
 from taskexecutor.executor.columnar.readers.csv_regular import RegularText
-from taskexecutor.executor.columnar.readers.pieces import Differs, Rows, Wanted, is_plain
+from taskexecutor.executor.columnar.readers.pieces import Differs, Rows, Wanted
 
 _LONGEST_DECIMAL = 38  # with a scale of as many digits it fits into Arrow's largest decimal
-_MOST_COLUMNS = 20_000  # Spark's limit is 20480
 BOM = b"\xef\xbb\xbf"  # Arrow skips it at the start of a text
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 _BLANKS = bytes(range(33))  # the characters that Java's trim() removes
 _DATE_AND_TIME = len("2024-01-01 00:00:00")  # the two parsers read shorter times differently
 _NUMBER = np.zeros(256, np.bool_)
 _NUMBER[list(b"0123456789+-.eE")] = True
-_SEPARATORS = {",": ",", ";": ";", "|": "|", "\t": "\t", "\\t": "\t"}
-# By lower-case option: the values for which Arrow reads like Spark; None: all values.
-_OPTIONS: dict[str, tuple[str, ...] | None] = {
-    "header": ("true", "false"),
-    "sep": tuple(_SEPARATORS),
-    "delimiter": tuple(_SEPARATORS),
-    "nullvalue": None,
-    "quote": ('"',),
-    "escape": ("\\", '"'),
-    "encoding": ("utf-8", "utf8"),
-    "charset": ("utf-8", "utf8"),
-    "mode": ("permissive",),
-    "multiline": ("false",),
-    "enforceschema": ("true",),
-    "inferschema": None,  # already done
-    "samplingratio": None,
-    "ignoreleadingwhitespace": ("false",),
-    "ignoretrailingwhitespace": ("false",),
-}
 
 
 class Lines(NamedTuple):
@@ -71,24 +52,11 @@ class CsvFormat:
 
     @staticmethod
     def of(schema: pa.Schema, options: Mapping[str, str], time_zone: str) -> CsvFormat:
-        """Returns the format. Raises Differs if Arrow cannot read such files. `time_zone` is the
-        session's.
-        """
+        """Returns the format. `time_zone` is the session's."""
         given = {key.lower(): value for key, value in options.items()}
-        for name, value in given.items():
-            if name not in _OPTIONS:
-                raise Differs(f"the option {name}")
-            allowed = _OPTIONS[name]
-            if allowed is not None and value not in allowed and value.lower() not in allowed:
-                raise Differs(f"the option {name} is {value!r}")
-        if len(schema) > _MOST_COLUMNS:
-            raise Differs(f"there are {len(schema)} columns")
-        for field in schema:
-            if not is_plain(field.type):
-                raise Differs(f"column {field.name!r} is {field.type}")
         return CsvFormat(
             schema=schema,
-            separator=_SEPARATORS[given.get("sep", given.get("delimiter", ","))],
+            separator=CSV_SEPARATORS[given.get("sep", given.get("delimiter", ","))],
             null=given.get("nullvalue", ""),
             header=given.get("header", "false").lower() == "true",
             utc=time_zone in ("UTC", "Etc/UTC"),

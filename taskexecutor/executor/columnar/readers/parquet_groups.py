@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,8 +27,8 @@ from taskexecutor.executor.columnar.readers.pieces import (
     Rows,
     Wanted,
     bytes_of,
-    is_plain,
 )
+from taskexecutor.executor.columnar.schemas import is_plain
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 4 * MIB  # average size of a batch
@@ -57,7 +57,6 @@ _ENCODINGS = frozenset(
 _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY_CALENDAR = b"org.apache.spark.legacyDateTime"
 _FIRST_CORRECTED = b"3.0.0"  # compared as a string, as in Spark
-_OPTIONS = frozenset({"basepath", "mergeschema", "recursivefilelookup"})  # do not affect reading
 
 
 class _Group(NamedTuple):
@@ -71,20 +70,15 @@ class ParquetGroups(PartReader):
     def __init__(
         self,
         schema: pa.Schema,
-        options: Collection[str],
         names: Sequence[str],
         files: Files,
         *,
         corrected: bool,
     ) -> None:
         """`schema` is that of the columns in the files; `names` are those of all columns, in order.
-        `corrected`: files that declare no calendar use the proleptic Gregorian one. Raises Differs
-        if Arrow may not read such files.
+        `corrected`: files that declare no calendar use the proleptic Gregorian one.
         """
         super().__init__(names, files)
-        for option in options:
-            if option.lower() not in _OPTIONS:
-                raise Differs(f"the option {option}")
         self._schema = schema
         self._corrected = corrected
 
@@ -137,7 +131,7 @@ class ParquetGroups(PartReader):
                 raise FiresteelError(
                     f"{part.path}: a row group cannot be read to its end: {reason}"
                 ) from reason
-            self._for_spark = f"{part.path}: {reason}"
+            self.for_spark = f"{part.path}: {reason}"
             yield part._replace(start=start, length=end - start)
 
     def _may_be_wanted(

@@ -112,14 +112,7 @@ class PartReader(ABC):
         """`names` are those of all columns, in order."""
         self._names = tuple(names)
         self._files = files
-        self._for_spark = ""  # the last refused part, and the reason
-
-    @property
-    def reader(self) -> str:
-        """Describes to users who reads the files."""
-        if not self._for_spark:
-            return "Files are read by Arrow"
-        return f"Files are read by Arrow, or by Spark, as in {self._for_spark}"
+        self.for_spark = ""  # the last part that was left to Spark, and the reason
 
     def pieces(
         self,
@@ -255,17 +248,4 @@ def _bytes_of_codes(column: pa.DictionaryArray) -> int:
     shared = len(values) < len(column)
     return int(column.indices.nbytes) + (
         0 if shared else values.nbytes * len(column) // max(1, len(values))
-    )
-
-
-def is_plain(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_signed_integer(kind)
-        or pa.types.is_float32(kind)
-        or pa.types.is_float64(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_decimal128(kind)
-        or (pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC"))
     )

@@ -5,14 +5,15 @@ without a new plan. See docs/decisions/0009 and 0015.
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
 from firesteel.operators import Spec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
@@ -27,15 +28,14 @@ from taskexecutor.executor.columnar.columns import rows
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.runners import messages
 from taskexecutor.executor.columnar.runners.messages import MessageBundles
+from taskexecutor.executor.columnar.runners.runner import NewPlan, Runner
 from taskexecutor.executor.columnar.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-WHOLE_BYTES = 32 * MIB  # larger bundles whose rows are related can only spill in a job
-BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores run on all of them, as a job
 
 
 class BundlePlans:
@@ -61,28 +61,52 @@ class BundlePlans:
         self._attempts = ATTEMPTS if schema.names else 0
         self._plan: ColumnBundles | MessageBundles | None = None
         self._key = cache_key(self._spark_schema, specs, "whole" if whole else "bundles")
+        self._loader = BundleLoader(engine.session, engine.bundles, schema)
 
-    def suits(self, rows: int, size_bytes: int = 0) -> bool:
-        """Returns whether a cached plan is the fastest way for a bundle of this size."""
-        if self._whole and size_bytes > WHOLE_BYTES:
-            return False
-        return rows <= BUNDLE_ROWS or self._engine.cores == 1
+    def prepare(
+        self,
+        bundle: Sequence[pa.RecordBatch],
+        on_spark: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Makes the plan inside `on_spark()`, if it is missing and the bundle could be its first.
+        Called between bundles.
+        """
+        if self._plan is not None and self._plan.cached.outdated:  # it holds an older static table
+            self.close()
+            self._attempts = ATTEMPTS
+        if self._plan is None and self._attempts and not self._needs_job(bundle):
+            with on_spark():
+                self.make()
+
+    @contextmanager
+    def runner(
+        self, bundle: Sequence[pa.RecordBatch], planned: Callable[[DataFrame], DataFrame]
+    ) -> Iterator[Runner]:
+        """Returns the runner of a bundle, inside the `with`. `planned` returns the results over a
+        DataFrame, for a new plan.
+        """
+        rows = sum(batch.num_rows for batch in bundle)
+        if self._plan is not None and not self._needs_job(bundle):
+            yield _CachedBundle(self, self._plan, bundle, rows)
+            return
+        with ExitStack() as loaded:
+
+            def make() -> DataFrame:
+                with self._meter.converting:
+                    leaf = loaded.enter_context(self._loader.dataframe(bundle))
+                return planned(leaf)
+
+            yield NewPlan(self._meter, make, rows)
+
+    def _needs_job(self, bundle: Sequence[pa.RecordBatch]) -> bool:
+        rows = sum(batch.num_rows for batch in bundle)
+        size_bytes = sum(batch.nbytes for batch in bundle) if self._whole else 0
+        return bool(choose.fits_one_task(rows, size_bytes, self._engine.cores, whole=self._whole))
 
     @property
     def frame(self) -> DataFrame | None:
         """The cached plan's DataFrame; None if there is no cached plan."""
         return self._plan.cached.frame if self._plan is not None else None
-
-    @property
-    def undecided(self) -> bool:
-        """Whether there is no plan yet, but another attempt to make one is worthwhile."""
-        return self._plan is None and self._attempts > 0
-
-    def drop_if_outdated(self) -> None:
-        """Drops a plan that holds an older read of a static table. Called between bundles."""
-        if self._plan is not None and self._plan.cached.outdated:
-            self.close()
-            self._attempts = ATTEMPTS
 
     def make(self) -> None:
         """Tries to make the plan, which sets `frame`. Calls functions of the program."""
@@ -118,8 +142,9 @@ class BundlePlans:
 
     def _made(self) -> ColumnBundles | MessageBundles:
         engine = self._engine
-        names = [name.lower() for name in self._schema.names]
-        if len(set(names)) == len(names) and ColumnSink.suits(engine, self._spark_schema):
+        enter = ColumnSink.suits(engine, self._spark_schema)
+        obstacle = choose.columns_pass(self._schema, enter=enter)
+        if not obstacle:
             leaf = rows.frame(engine, self._spark_schema)
             by_arrow = functools.partial(ColumnSink.groups, engine)
             allowed = (WHOLE if self._whole else ROW_BY_ROW) | rows.LEAF
@@ -132,10 +157,33 @@ class BundlePlans:
                 by_arrow=by_arrow,
                 whole=self._whole,
             )
-            if ColumnSink.suits(engine, cached.rows.schema):
+            leave = ColumnSink.suits(engine, cached.rows.schema)
+            obstacle = choose.columns_pass(self._schema, enter=enter, leave=leave)
+            if not obstacle:
                 return ColumnBundles(engine, cached, whole=self._whole)
         if self._whole:
-            raise NotReusable("its rows have columns that Spark cannot read from Arrow")
+            raise NotReusable(obstacle)
         leaf = messages.frame(engine, self._spark_schema)
         cached = reusable_plan(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
         return MessageBundles(engine, cached)
+
+
+class _CachedBundle(Runner):
+    def __init__(
+        self,
+        plans: BundlePlans,
+        plan: ColumnBundles | MessageBundles,
+        bundle: Sequence[pa.RecordBatch],
+        rows: int,
+    ) -> None:
+        self._plans = plans
+        self._plan = plan
+        self._bundle = bundle
+        self.computes = plan.computes
+        self.rows = rows
+
+    def plan(self) -> DataFrame:
+        return self._plan.cached.frame
+
+    def run(self, schema: pa.Schema, job_group: str) -> Generator[pa.RecordBatch, None, None]:
+        return self._plans.run(self._bundle, schema, job_group)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from firesteel.operator import PlanMeter
 from firesteel.operators import Spec, WatermarkSpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.cached_plans.composed import event_time_us
 from taskexecutor.executor.columnar.cached_plans.leaf_columns import leaf_columns
@@ -90,8 +91,9 @@ class ColumnPlans:
 
     def _made(self) -> SourcePlan:
         engine = self._engine
-        if not ColumnSink.suits(engine, self._schema):
-            raise NotReusable("its rows cannot enter and leave Spark as columns")
+        enter = ColumnSink.suits(engine, self._schema)
+        if obstacle := choose.source_columns(enter=enter):
+            raise NotReusable(obstacle)
         leaf = rows.frame(engine, self._schema)
         time = self._watermarks.column if self._watermarks is not None else None
         observer: RowObserver | None = None
@@ -102,10 +104,13 @@ class ColumnPlans:
         cached = reusable_plan(
             engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow
         )
-        if not ColumnSink.suits(engine, cached.rows.schema):
-            raise NotReusable("its results do not leave Spark as columns")
-        if engine.code.type("FiresteelArrowTable").asksForFile(cached.physical):
-            raise NotReusable("it reads the name of a row's file")
+        obstacle = choose.source_columns(
+            enter=enter,
+            leave=ColumnSink.suits(engine, cached.rows.schema),
+            asks_for_file=engine.code.type("FiresteelArrowTable").asksForFile(cached.physical),
+        )
+        if obstacle:
+            raise NotReusable(obstacle)
         if cached.grouping is not None and self._time_is_plain:
             given = leaf_columns(engine, cached.physical)
             if given is not None:
@@ -121,10 +126,12 @@ class ColumnPlans:
         return bool(to_arrow(self._schema).field(self._watermarks.column).type == _TIME)
 
     def _by_arrow(self, given: GivenRows) -> bool:
-        if not ColumnSink.suits(self._engine, given.frame.schema):
-            return False
-        if not given.numbers:
-            return True
+        leave = ColumnSink.suits(self._engine, given.frame.schema)
+        unchanged = leave and given.numbers and self._are_columns(given)
+        return not choose.grouped_outside(numbers=given.numbers, leave=leave, unchanged=unchanged)
+
+    def _are_columns(self, given: GivenRows) -> bool:
+        """Returns whether the contributions are columns of the source."""
         if not self._time_is_plain:
             return False
         columns = leaf_columns(self._engine, given.frame._jdf.queryExecution().executedPlan())
@@ -143,6 +150,7 @@ class SourcePlan(CachedPlan, Protocol):
     takes_dictionaries: bool  # whether texts may be dictionaries
     late: frozenset[str]  # columns of the resulting rows that no expression uses
     wanted: WantedRows | None  # other rows may be dropped
+    computes: str  # see `choose`
 
     @property
     def frame(self) -> DataFrame: ...
@@ -182,17 +190,13 @@ class ColumnPlan:
         # Names of the columns that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
         self.late = bundles.late
+        self.computes = bundles.computes
         self.wanted = wanted if times is None else None
         self._wanted_behind_times = wanted if isinstance(times, str) else None
 
     @property
     def frame(self) -> DataFrame:
         return self.cached.frame
-
-    @property
-    def runs_spark(self) -> bool:
-        """Whether Spark runs; False if the plan only selects columns."""
-        return self._bundles.runs_spark
 
     @property
     def latest_us(self) -> int | None:

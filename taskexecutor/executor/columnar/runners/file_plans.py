@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
-from firesteel.connectors.file_source import LISTING_OPTIONS
 from firesteel.operator import PlanMeter
 from firesteel.operators import Spec, WatermarkSpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.composed import empty_frame, event_time_us
 from taskexecutor.executor.columnar.cached_plans.observations import RowObserver
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
@@ -78,12 +78,7 @@ class FilePlans:
         self._parts = parts
         self._plans: dict[tuple[str, ...], FilePlan] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
-        given = sorted(LISTING_OPTIONS.intersection(map(str.lower, source.options)))
-        self._obstacle = ""
-        if given:
-            self._obstacle = f"the option {given[0]} chooses among files"
-        elif engine.cores > 1 or not engine.is_local:
-            self._obstacle = "a Spark job uses more cores"
+        self._obstacle = choose.scan_is_cached(source, engine)
 
     def plan(self, columns: tuple[str, ...], path: str) -> FilePlan | None:
         """Returns the cached plan for files whose paths give these columns, like `path`; None if
@@ -164,6 +159,7 @@ class FilePlan:
         self._observer = observer
         self._run = run  # the run that reads the split
         self.frame = run.frame
+        self.computes = choose.computed_by(spark=True, grouped=run.cached.grouping is not None)
 
     def close(self) -> None:
         self._rows.close()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.leaf_columns import BySecond, LeafColumn, decoded
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import ReusablePlan
 from taskexecutor.executor.columnar.cached_plans.wanted_rows import WantedRows
@@ -63,6 +64,7 @@ class GroupedColumns:
             kind = _Computed if seconds is None else _OfSeconds
             self._computed.append(kind(engine, cached, places))
         self.frame = cached.frame
+        self.computes = choose.computed_by(spark=bool(self._computed), grouped=True)
         self.columns = {name for each in self._given if each is not None for name in each.reads}
         self.columns.update(*(each.reads for each in self._computed))
         self.columns |= {time} if time is not None else set()

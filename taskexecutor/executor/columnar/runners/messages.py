@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     LOCAL_RELATION_LIMIT,
     NotReusable,
@@ -53,6 +54,7 @@ class MessageBundles:
         session: Any = engine.session
         jvm = session._jvm
         self.cached = plan
+        self.computes = choose.CACHED_PLAN
         self._engine = engine
         self._schema = to_arrow(plan.frame.schema)  # of the result
         self._rdd = plan.frame._jdf.toArrowBatchRdd(plan.physical)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,8 +13,8 @@ from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import Spec
 from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
-from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
-from taskexecutor.executor.columnar.jvm.transfer import collect
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners.runner import Runner, TaskOnSpark
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
 from taskexecutor.executor.timing.watermarks import MissingTime
 
@@ -34,61 +34,44 @@ class SparkStage(StreamOperator):
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
-        self._engine = engine_of(context.spark)
-        self._job_group = f"firesteel-{context.task.attempt_id}"
-        self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
+        self._spark = TaskOnSpark(context)
+        self._engine = self._spark.engine
 
-    def _cancelled(self) -> bool:
-        return self.context.cancelled
+    def _run(self, runner: Runner) -> None:
+        """Runs a bundle and emits its results."""
+        self._spark.run(runner, self._checked, self._emit)
 
-    @contextmanager
-    def _on_spark(self) -> Iterator[None]:
-        with (
-            self.context.time("spark"),
-            self._engine.job_group(self._job_group, self._description, self._cancelled),
-        ):
-            yield
-
-    def _run(self, frame: DataFrame) -> DataFrame:
-        """Applies the group to `frame`, runs the plan, emits its rows, and returns its
-        DataFrame.
-        """
-        meter = self.context.plan_meter
-        with meter.planning:
-            frame = composed.apply(frame, self._specs, cores=self._engine.cores)
-            self._check_schema(frame)
-        meter.made()
-        assert self._output_schema is not None
-        self.emit(collect(frame, self._output_schema, meter))
-        return frame
+    def _planned(self, leaf: DataFrame) -> DataFrame:
+        """Returns the results of the group over `leaf`, for a Spark job."""
+        return composed.apply(leaf, self._specs, cores=self._engine.cores)
 
     def emit(self, result: Generator[pa.RecordBatch, None, None]) -> None:
         with closing(result) as batches:
             for batch in batches:
-                self._check_times(batch)
-                self.output.emit(batch)
+                self._emit(batch)
 
-    def _show_plan(self, frame: DataFrame) -> None:
-        if self.context.task.subtask == 0:  # one subtask is enough
-            self.context.show_plan(lambda: composed.optimized_plan(frame))
+    def _emit(self, batch: pa.RecordBatch) -> None:
+        self._check_times(batch)
+        self.output.emit(batch)
 
-    def _check_schema(self, frame: DataFrame) -> None:
-        """Raises FiresteelError if the columns changed. A transform may build its plan from the
-        data that it sees, but must keep its columns.
+    def _checked(self, frame: DataFrame) -> pa.Schema:
+        """Returns the schema of the results. Raises FiresteelError if the columns changed. A
+        transform may build its plan from the data that it sees, but must keep its columns.
         """
         dtypes = frame.dtypes
-        if dtypes == self._dtypes:
-            return
-        found = to_arrow(frame.schema)
+        if self._output_schema is not None and dtypes == self._dtypes:
+            return self._output_schema
+        schema = to_arrow(frame.schema)
         if self._output_schema is None:
-            self._output_schema = found
+            self._output_schema = schema
         # Compared as Spark types, which ignore the nullability of nested parts.
-        elif to_spark(found).simpleString() != to_spark(self._output_schema).simpleString():
+        elif to_spark(schema).simpleString() != to_spark(self._output_schema).simpleString():
             raise FiresteelError(
                 f"{self.context.operator_name}: the transform's columns changed between bundles: "
-                f"expected {shown(self._output_schema)}; got {shown(found)}"
+                f"expected {shown(self._output_schema)}; got {shown(schema)}"
             )
         self._dtypes = dtypes
+        return self._output_schema
 
     def _check_times(self, batch: pa.RecordBatch) -> None:
         aggregate = aggregate_of(self._specs)

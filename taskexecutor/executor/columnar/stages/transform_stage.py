@@ -8,7 +8,6 @@ no watermark overtakes a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from taskexecutor.executor.columnar.cached_plans.row_partials import row_partial
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
-from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.stages.stage import SparkStage
 
@@ -53,7 +51,6 @@ class SparkTransformStage(SparkStage):
         self._input_schema = input_schema
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
-        self._loader: BundleLoader | None = None
         self._plans: BundlePlans | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -67,15 +64,14 @@ class SparkTransformStage(SparkStage):
         *before, last = self._specs
         with pinned():
             rows = composed.apply(frame, before, cores=0)
-            found = composed.apply(rows, [last], cores=0)
-        self._check_schema(found)
-        assert self._output_schema is not None
+            results = composed.apply(rows, [last], cores=0)
+        schema = self._checked(results)
         aggregate = aggregate_of(self._specs)
         if aggregate is not None and not composed.by_row(rows, aggregate):
-            given = row_partials(rows, aggregate, found)
+            given = row_partials(rows, aggregate, results)
             if given is not None and ColumnSink.groups(self._engine, given):
-                return After(given.frame, self._output_schema, given.grouping)
-        return After(found, self._output_schema)
+                return After(given.frame, schema, given.grouping)
+        return After(results, schema)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -89,32 +85,12 @@ class SparkTransformStage(SparkStage):
         if not self._bundle:
             return
         bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
-        rows = sum(batch.num_rows for batch in bundle)
-        self.context.count_bundle(rows)
         schema = self._input_schema or self.context.input_schemas[0] or bundle[0].schema
         if self._plans is None:
             self._plans = BundlePlans(self._engine, schema, self._specs, self.context.plan_meter)
-            self._loader = BundleLoader(self._engine.session, self._engine.bundles, schema)
-        self._plans.drop_if_outdated()
-        suited = self._plans.suits(rows)
-        if suited and self._plans.undecided:
-            with self._on_spark():
-                self._plans.make()
-        if suited and self._plans.frame is not None:
-            with (
-                self.context.time("spark"),
-                self._engine.cancelling(self._job_group, self._cancelled),
-            ):
-                self._check_schema(self._plans.frame)
-                assert self._output_schema is not None
-                self.emit(self._plans.run(bundle, self._output_schema, self._job_group))
-                self._show_plan(self._plans.frame)
-        else:
-            assert self._loader is not None
-            with self._on_spark(), ExitStack() as loaded:
-                with self.context.plan_meter.converting:
-                    frame = loaded.enter_context(self._loader.dataframe(bundle))
-                self._show_plan(self._run(frame))
+        self._plans.prepare(bundle, self._spark.job)
+        with self._plans.runner(bundle, self._planned) as runner:
+            self._run(runner)
 
     def close(self) -> None:
         self._bundle = []

@@ -21,6 +21,7 @@ from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.operators import ApplySpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import without_shuffles
 from taskexecutor.executor.columnar.columns import rows
@@ -124,7 +125,7 @@ class WholeRows(SparkStage):
     def finish(self) -> None:
         self.context.count_bundle(sum(spool.rows for spool in self._spools))
         meter = self.context.plan_meter
-        with self._on_spark(), self._engine.in_larger_steps():
+        with self._spark.job(), self._engine.in_larger_steps():
             with meter.planning:
                 frame = self._result(
                     [
@@ -132,16 +133,16 @@ class WholeRows(SparkStage):
                         for schema, spool in zip(self._schemas, self._spools, strict=True)
                     ]
                 )
-                self._check_schema(frame)
+                output_schema = self._checked(frame)
             meter.made()
             if self._emitted_by_following(frame):
                 return
-            self._show_plan(frame)
-            assert self._output_schema is not None
-            computed = self._computed(After(frame, self._output_schema))
+            self._spark.show(frame)
+            computed = self._computed(After(frame, output_schema))
             if computed is None:
+                meter.computed_by(choose.ONE_JOB)
                 computed = collect_in_files(
-                    frame, self._output_schema, meter, self._engine.code, self._folder
+                    frame, output_schema, meter, self._engine.code, self._folder
                 )
             if self._following is None:
                 self.emit(computed)
@@ -161,7 +162,7 @@ class WholeRows(SparkStage):
             computed = None if after is None else self._computed(after)
         if after is None or computed is None:
             return False
-        self._show_plan(after.frame)
+        self._spark.show(after.frame)
         following.emit(computed)
         return True
 
@@ -217,8 +218,11 @@ class WholeRows(SparkStage):
         self, runnable: _Runnable, schema: pa.Schema
     ) -> Generator[pa.RecordBatch, None, None]:
         engine, (sink, rdd) = self._engine, runnable
+        self.context.plan_meter.computed_by(choose.ONE_TASK)
         try:
-            with engine.local_tasks.task(self._job_group, engine.session_properties()) as task:
+            with engine.local_tasks.task(
+                self._spark.job_group, engine.session_properties()
+            ) as task:
                 with task:
                     found = rdd.iterator(rdd.partitions()[0], task.context)
                 for batch in sink.batches(found, task):

@@ -29,6 +29,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     reusable_plan,
     temporary_conf,
 )
+from taskexecutor.executor.columnar.runners.runner import Runner
 from taskexecutor.executor.columnar.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
@@ -212,6 +213,24 @@ class RangePlans:
             session._jvm.java.lang.Runtime.getRuntime().maxMemory() // _MAP_SHARE // group_bytes
         )
         return max(_MAP_BITS, int(groups).bit_length() - 1)
+
+
+class CachedRange(Runner):
+    """Runs the next part of the split that the plans cover last."""
+
+    is_job = True
+
+    def __init__(self, plans: RangePlans, start: int) -> None:
+        self._plans = plans
+        self._start = start
+
+    def plan(self) -> DataFrame:
+        assert self._plans.frame is not None
+        return self._plans.frame
+
+    def run(self, schema: pa.Schema, job_group: str) -> Generator[pa.RecordBatch, None, None]:
+        yield from self._plans.run(schema)
+        self.rows = self._plans.next - self._start
 
 
 def _map_settings(bits: int) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +12,15 @@ import pyarrow as pa
 from firesteel.connectors import EndOfSplit, SequenceSource, SourceReader, Split
 from firesteel.operator import RuntimeContext, SourceOperator
 from firesteel.operators import Spec
+from taskexecutor.executor.columnar.runners.runner import NewPlan
 from taskexecutor.executor.connectors.sequences.pace import Pace
-from taskexecutor.executor.connectors.sequences.ranges import RangePlans
+from taskexecutor.executor.connectors.sequences.ranges import CachedRange, RangePlans
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.connectors.split_source import SplitReading, SplitSource
 from taskexecutor.executor.operator_factory import OpenedOperator
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 BATCH_ROWS = 65_536
 _PIECE_S = 1.0  # several times the time of making a plan
@@ -96,34 +100,34 @@ class SequenceStage(SparkSourceStage):
 
     def _read(self) -> tuple[int, bool]:
         first = self._next
-        with self._on_spark():
-            if self._ranges is None:
-                self._ranges = RangePlans(
-                    self._engine.session,
-                    self._source,
-                    self._specs,
-                    self._engine.cores,
-                    self.context.plan_meter,
-                    gives_way=self.context.checkpoints,
-                )
-            if self._untouched:  # the first part of a short split may have no numbers
-                self._untouched = False
+        if self._ranges is None:
+            self._ranges = RangePlans(
+                self._engine.session,
+                self._source,
+                self._specs,
+                self._engine.cores,
+                self.context.plan_meter,
+                gives_way=self.context.checkpoints,
+            )
+        if self._untouched:  # the first part of a short split may have no numbers
+            self._untouched = False
+            with self._spark.job():
                 self._kept = self._ranges.covers(first, self._end_at)
-            if self._kept:
-                assert self._ranges.frame is not None
-                self._check_schema(self._ranges.frame)
-                assert self._output_schema is not None
-                self.emit(self._ranges.run(self._output_schema))
-                self._next = self._ranges.next
-                self._show_plan(self._ranges.frame)
-            else:
-                self._next = min(self._end_at, first + self._piece_rows)
-                frame = self._engine.session.range(first, self._next, 1, self._engine.cores)
-                before_s = self.context.busy_s
-                self._show_plan(self._run(frame.withColumnRenamed("id", self._source.column)))
-                rate = (self._next - first) / max(1e-3, self.context.busy_s - before_s)
-                self._piece_rows = max(_LEAST_PIECE_ROWS, int(rate * _PIECE_S))
-        self.context.count_bundle(self._next - first)
+        if self._kept:
+            self._run(CachedRange(self._ranges, first))
+            self._next = self._ranges.next
+        else:
+            self._next = min(self._end_at, first + self._piece_rows)
+            end, engine = self._next, self._engine
+
+            def planned() -> DataFrame:
+                numbers = engine.session.range(first, end, 1, engine.cores)
+                return self._planned(numbers.withColumnRenamed("id", self._source.column))
+
+            before_s = self.context.busy_s
+            self._run(NewPlan(self.context.plan_meter, planned, end - first))
+            rate = (self._next - first) / max(1e-3, self.context.busy_s - before_s)
+            self._piece_rows = max(_LEAST_PIECE_ROWS, int(rate * _PIECE_S))
         return self._next - first, self._next < self._end_at
 
     def _at(self) -> Any:

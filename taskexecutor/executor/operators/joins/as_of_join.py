@@ -18,6 +18,7 @@ from firesteel.operator import (
 from firesteel.operators import AsOfSpec, JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.column_memory import IN_MEMORY
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
@@ -50,6 +51,7 @@ class AsOfJoin(StreamOperator):
     In a batch, all rows wait for the end of event time, and none is late.
     """
 
+    computes = choose.GROUPING
     inputs = 2
     keeps_event_time = True
 

@@ -20,6 +20,7 @@ from firesteel.operator import (
 from firesteel.operators import JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.column_memory import IN_MEMORY
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
@@ -47,6 +48,7 @@ class StreamJoin(StreamOperator):
     that it has no match.
     """
 
+    computes = choose.GROUPING
     inputs = 2
 
     def __init__(self, spec: JoinSpec, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:

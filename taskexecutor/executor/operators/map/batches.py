@@ -18,6 +18,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import CoMapInArrowSpec, FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.text import text_of
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared, shown
 from taskexecutor.executor.operators.python_rows.frames import FrameCollector, to_frame
@@ -26,6 +27,8 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class MapInArrow(StreamOperator):
+    computes = choose.PYTHON
+
     def __init__(self, spec: MapInArrowSpec) -> None:
         self._spec = spec
 
@@ -40,6 +43,7 @@ class MapInArrow(StreamOperator):
 
 
 class CoMapInArrow(StreamOperator):
+    computes = choose.PYTHON
     not_checkpointed = "state shared by its two functions: use co_process, which has managed state"
 
     inputs = 2
@@ -58,6 +62,8 @@ class CoMapInArrow(StreamOperator):
 
 
 class MapInPandas(StreamOperator):
+    computes = choose.PYTHON
+
     def __init__(self, spec: MapInPandasSpec) -> None:
         self._spec = spec
 
@@ -87,6 +93,8 @@ class MapInPandas(StreamOperator):
 
 
 class Filter(StreamOperator):
+    computes = choose.PYTHON
+
     def __init__(self, spec: FilterSpec) -> None:
         self._function = spec.function
 

@@ -13,6 +13,7 @@ from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import MapRowsSpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.operators.python_rows.row_collector import RowCollector, clipped
@@ -36,6 +37,8 @@ def results_of(declaration: Any, context: RuntimeContext, output: Output) -> Row
 
 
 class MapRows(StreamOperator):
+    computes = choose.PYTHON
+
     def __init__(self, spec: MapRowsSpec) -> None:
         self._spec = spec
 

@@ -21,6 +21,7 @@ from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import MapAsyncSpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.operators.map.rows import kind_of, results_of, shown
 from taskexecutor.executor.operators.map_async.calls import CallFailed, Calls
@@ -50,6 +51,8 @@ class _Pending:
 
 
 class MapAsync(StreamOperator):
+    computes = choose.PYTHON
+
     def __init__(self, spec: MapAsyncSpec) -> None:
         self._spec = spec
         self._calls: Calls | None = None

@@ -24,6 +24,7 @@ from firesteel.errors import FiresteelError
 from firesteel.functions import ProcessFunction
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import RowTimeSpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import columns_of_key, declared
 from taskexecutor.executor.operators.process.context import (
@@ -45,6 +46,7 @@ EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 class FunctionOperator(StreamOperator):
     """Base of the operators of all such functions, with or without keys."""
 
+    computes = choose.PYTHON
     keeps_event_time = True
 
     def __init__(

@@ -30,6 +30,7 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import TransformWithStateSpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.operators.python_rows.current_key import CurrentKey, ShownKeys
@@ -57,6 +58,7 @@ _ROWS, _INITIAL_STATE = 0, 1  # input indices
 class TransformWithState(StreamOperator):
     """`now_ms` is the wall clock."""
 
+    computes = choose.PYTHON
     keeps_event_time = True
     keeps_timers = True  # in keyed state
 

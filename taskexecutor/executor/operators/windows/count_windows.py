@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import CountSpec, WindowApplySpec
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
@@ -38,6 +39,8 @@ class CountWindows(StreamOperator):
     If the slide exceeds the size, rows between two windows are dropped and not counted in
     positions: window n starts at position n * `step`.
     """
+
+    computes = choose.GROUPING
 
     def __init__(self, spec: WindowApplySpec, results: Results) -> None:
         assert isinstance(spec.window, CountSpec)

@@ -26,6 +26,7 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.division import divided, parts_of
 from taskexecutor.executor.columnar.grouping.grouping import Ints, members
@@ -55,6 +56,7 @@ class _Pane:
 
 
 class PaneWindows(StreamOperator):
+    computes = choose.GROUPING
     keeps_event_time = True
 
     def __init__(

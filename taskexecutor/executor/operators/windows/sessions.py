@@ -18,6 +18,7 @@ from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import DynamicSessionSpec, SessionSpec
 from firesteel.row_kind import DELETE
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.division import divided, parts_of
 from taskexecutor.executor.columnar.grouping.grouping import (
@@ -43,6 +44,7 @@ class SessionWindows(StreamOperator):
     A row is too late if its session, merged with the open sessions, was over when the row arrived.
     """
 
+    computes = choose.GROUPING
     keeps_event_time = True
 
     def __init__(

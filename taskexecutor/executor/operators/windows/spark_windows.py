@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import ExitStack, closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,9 +15,8 @@ from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 from taskexecutor.executor.columnar.cached_plans.windows_together import gets_windows_together
-from taskexecutor.executor.columnar.jvm.engine import engine_of
-from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
+from taskexecutor.executor.columnar.runners.runner import TaskOnSpark
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.operators.windows.fired_rows import window_field
 
@@ -34,15 +31,13 @@ class SparkWindows:
 
     def __init__(self, spec: WindowApplySpec) -> None:
         self._spec = spec
-        self._way: BundleLoader | None = None
         self._plans: BundlePlans | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         self._context = context
         self._output = output
-        self._engine = engine_of(context.spark)
-        self._description = f"{context.task.job_name}: {context.task.task_name_with_subtask}"
-        self._job_group = f"firesteel-{context.task.attempt_id}"
+        self._spark = TaskOnSpark(context)
+        self._engine = self._spark.engine
 
     @cached_property
     def together(self) -> bool:
@@ -57,12 +52,9 @@ class SparkWindows:
         fields += [window_field(name) for name in window_columns]
         leaf = composed.empty_frame(self._engine.session, to_spark(pa.schema(fields)))
 
-        def result(frame: DataFrame) -> DataFrame:
-            return composed.window_result(frame, self._spec)
-
         try:
             with self._context.time("spark"), self._context.plan_meter.planning, pinned():
-                return gets_windows_together(result, leaf, window_columns)
+                return gets_windows_together(self._planned, leaf, window_columns)
         except Exception as error:
             # If it is the program's error, the run of a window raises it again.
             _log.info("windows are computed one by one", error=repr(error))
@@ -72,35 +64,16 @@ class SparkWindows:
         """Emits the results of rows that have their window's columns. `kind` is the `row_kind` of
         results that may be retracted.
         """
-        engine, context = self._engine, self._context
         if self._plans is None:
-            meter = context.plan_meter
-            self._plans = BundlePlans(engine, table.schema, self._specs, meter, whole=True)
-            self._way = BundleLoader(engine.session, engine.bundles, table.schema)
-        plans, batches = self._plans, table.combine_chunks().to_batches()
-        context.count_bundle(table.num_rows)
-        plans.drop_if_outdated()
-        suited = plans.suits(table.num_rows, table.nbytes)
-        with context.time("spark"), ExitStack() as stack:
-            if suited and plans.frame is not None:
-                stack.enter_context(engine.cancelling(self._job_group, self._cancelled))
-            else:
-                stack.enter_context(
-                    engine.job_group(self._job_group, self._description, self._cancelled)
-                )
-                if suited and plans.undecided:
-                    plans.make()
-            if suited and plans.frame is not None:
-                schema = self._checked(plans.frame)
-                self._emit(plans.run(batches, schema, self._job_group), kind)
-                return
-            assert self._way is not None
-            with context.plan_meter.converting:
-                frame = stack.enter_context(self._way.dataframe(batches))
-            with context.plan_meter.planning:
-                frame = composed.window_result(frame, self._spec)
-            context.plan_meter.made()
-            self._emit(collect(frame, self._checked(frame), context.plan_meter), kind)
+            meter = self._context.plan_meter
+            self._plans = BundlePlans(self._engine, table.schema, self._specs, meter, whole=True)
+        batches = table.combine_chunks().to_batches()
+        self._plans.prepare(batches, self._spark.job)
+        with self._plans.runner(batches, self._planned) as runner:
+            self._spark.run(runner, self._checked, lambda batch: self._emit(batch, kind))
+
+    def _planned(self, leaf: DataFrame) -> DataFrame:
+        return composed.window_result(leaf, self._spec)
 
     @property
     def _specs(self) -> list[Spec]:
@@ -122,15 +95,10 @@ class SparkWindows:
             )
         return schema
 
-    def _emit(self, results: Generator[pa.RecordBatch, None, None], kind: str) -> None:
-        with closing(results) as batches:
-            for batch in batches:
-                if self._spec.retracts:
-                    batch = batch.append_column(ROW_KIND, pa.repeat(kind, batch.num_rows))
-                self._output.emit(batch)
-
-    def _cancelled(self) -> bool:
-        return self._context.cancelled
+    def _emit(self, batch: pa.RecordBatch, kind: str) -> None:
+        if self._spec.retracts:
+            batch = batch.append_column(ROW_KIND, pa.repeat(kind, batch.num_rows))
+        self._output.emit(batch)
 
     def close(self) -> None:
         if self._plans is not None:

@@ -38,6 +38,7 @@ from firesteel.triggers import (
     TriggerResult,
     TriggerState,
 )
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
@@ -88,6 +89,7 @@ class _Firing(NamedTuple):
 
 
 class TriggeredWindows(StreamOperator):
+    computes = choose.GROUPING
     keeps_event_time = True
 
     def __init__(

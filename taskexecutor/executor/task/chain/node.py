@@ -319,6 +319,7 @@ def create_node(
     """Creates a node with everything around its operator, except targets. The watermark alignment,
     if there is one, becomes the last target of the output.
     """
+    metrics.plan_counts.computes = operator.computes
     operator_timers = timers.for_operator(
         operator.on_event_times,  # inside advance_watermark
         environment.attributed(metrics.operator_id, operator.on_processing_time),
