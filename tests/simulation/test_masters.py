@@ -207,13 +207,13 @@ def test_a_checkpoint_with_an_answer_lost_with_the_leader_is_stored(
     with quiet_cluster(seed, replace(ELECTED, lost_answers=1.0)) as cluster:
         job_id = submitted.graph.job_id
         cluster.at(3.0, lambda: cluster.submit(submitted))
-        cluster.run(7.0)
+        cluster.run(8.0)
         cluster.store.lost_answers = 1.0  # of every write, until the leader is gone
         before = cluster.store.checkpoints[job_id][-1]
         cluster.run(2.0)
         ambiguous = cluster.store.checkpoints[job_id][-1]
         assert ambiguous > before
-        schedule(cluster, at(9.1, Kill(victim=Victim.DISPATCHER)))
+        schedule(cluster, at(10.1, Kill(victim=Victim.DISPATCHER)))
         cluster.run(0.2)
         cluster.store.lost_answers = 0.0
         cluster.run(20.0)
