@@ -30,7 +30,9 @@ def _start_result_server(conf: Configuration, security: Security | None, host: s
     of_exchange = None
     if security is not None:
         certificate = security.certificate() if security.tls else None
-        of_exchange = ExchangeSecurity(key_of=security.job_key, certificate=certificate)
+        of_exchange = ExchangeSecurity(
+            key_of=security.job_key, awaited_key=security.job_key, certificate=certificate
+        )
     return FlightResultServer(
         host,
         window_bytes=conf.get(options.CHANNEL_WINDOW),

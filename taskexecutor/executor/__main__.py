@@ -111,7 +111,9 @@ def main(
             buffer_bytes=conf.get(options.BLOCKING_BUFFER),
             codec="lz4" if conf.get(options.COMPRESSION_CODEC) == "LZ4" else None,
         ),
-        security=ExchangeSecurity(key_of=job_key.of, certificate=credentials.certificate)
+        security=ExchangeSecurity(
+            key_of=job_key.of, awaited_key=job_key.awaited, certificate=credentials.certificate
+        )
         if credentials
         else None,
     )

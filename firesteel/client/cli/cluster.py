@@ -106,11 +106,12 @@ def start(
                     f" {options.RPC_PORT.key}=PORT; 0 takes any free port."
                 )
             raise
-        click.echo(
+        started = (
             f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}."
         )
         if state.rest_address:
-            click.echo(f"REST API: http{'s' * uses_tls(conf)}://{state.rest_address}")
+            started += f"\nREST API: http{'s' * uses_tls(conf)}://{state.rest_address}"
+        click.echo(started)
         if wait:
             with Client(state.dispatcher_address, conf=conf) as client:
                 _show_warming(client, task_executors * conf.get(options.TASK_SLOTS), where, begin)

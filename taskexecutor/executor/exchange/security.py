@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,17 +20,19 @@ _MIDDLEWARE = "job-token"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSecurity:
-    """`key_of`: the keys of the jobs that this process works for. `certificate`: of
+    """`key_of` returns the keys of the jobs that this process works for; `awaited_key`, for
+    callers, also those of jobs that it will work for soon. `certificate`: of
     this process; None without TLS."""
 
     key_of: KeyOfJob
+    awaited_key: KeyOfJob
     certificate: Certificate | None = None
 
     def check(self, context: Any, job_id: str) -> None:
         """Raises FlightUnauthenticatedError if the caller does not work for the job."""
         token = context.get_middleware(_MIDDLEWARE).token
         try:
-            job_keys.verify(token, self.key_of(job_id), job_id, now_s=time.time())
+            job_keys.verify(token, self.awaited_key(job_id), job_id, now_s=time.time())
         except InvalidJobToken as error:
             raise flight.FlightUnauthenticatedError(str(error)) from None
 
@@ -40,17 +43,31 @@ class ExchangeSecurity:
 
 
 class JobKey:
-    """The key of the job that a slot works for."""
+    """The key of the job that a slot works for. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, wait_s: float = 60.0) -> None:
+        """`wait_s`: how long a caller of another job waits for the slot to change to this job."""
+        self._wait_s = wait_s
+        self._changed = threading.Condition()
         self._job: tuple[str, bytes] = ("", b"")
 
     def assign(self, job_id: str, key: bytes) -> None:
-        self._job = (job_id, key)
+        with self._changed:
+            self._job = (job_id, key)
+            self._changed.notify_all()
 
     def of(self, job_id: str) -> bytes | None:
+        """Returns the key of the job; None if the slot does not work for it."""
         known, key = self._job
-        return key if job_id == known and key else None
+        return key if known == job_id and key else None
+
+    def awaited(self, job_id: str) -> bytes | None:
+        """As `of`, once the slot works for the job. Tasks are deployed at the same time, so a
+        consumer may call before the slot of its producer is assigned to their job.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._job[0] == job_id, self._wait_s)
+        return self.of(job_id)
 
 
 class _Token(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
