@@ -71,7 +71,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "MissingBlobs": _people(Role.SUBMITTER),
             "UploadBlob": _people(Role.SUBMITTER),
             "StopTaskExecutor": _people(Role.ADMIN),
-            "DownloadBlob": _processes(Role.JOB_MASTER, Role.TASK_EXECUTOR),
+            "DownloadBlob": _people(Role.ADMIN, Role.JOB_MASTER, Role.TASK_EXECUTOR),
             "ConnectJobMaster": _processes(Role.JOB_MASTER),
             "AppendResults": _processes(Role.JOB_MASTER),
             "CommitCheckpoint": _processes(Role.JOB_MASTER),
