@@ -74,7 +74,7 @@ from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.core import Tick
-from firesteel.common.service.driver import Driver, Permit
+from firesteel.common.service.core_loop import CoreLoop, Permit
 from firesteel.common.service.platform import SYSTEM, Platform, Process
 from firesteel.common.states import JobStatus
 from firesteel.common.units import shortest_size
@@ -152,7 +152,7 @@ class Shell:
             max_bytes=conf.get(options.RESULTS_MAX_SIZE),
             max_age_s=conf.get(options.RESULTS_MAX_AGE),
         )
-        self._driver: Driver[Event, Record, Command] = Driver(
+        self._core_loop: CoreLoop[Event, Record, Command] = CoreLoop(
             self.core,
             execute=self._execute,
             persist=self._persist,
@@ -202,13 +202,13 @@ class Shell:
         self._start_task(self._drop_blobs())
         self._start_task(self._keep_results_short())
         self.post(Tick())  # starts the spares
-        await self._driver.run()
+        await self._core_loop.run()
 
     def stop(self) -> None:
         """Stops this process only: JobMasters and jobs keep running, their lifeline is the
         cluster's.
         """
-        self._driver.stop()
+        self._core_loop.stop()
         self.stopping = True
         for stream in self._streams.values():
             stream.put_nowait(None)
@@ -228,7 +228,7 @@ class Shell:
         self._results_thread.shutdown()
 
     def post(self, event: Event) -> None:
-        self._driver.post(event)
+        self._core_loop.post(event)
 
     # ---- for the servicer
 
@@ -321,7 +321,7 @@ class Shell:
     ) -> None:
         """Stores the checkpoint. Raises Superseded or the job store's errors.
 
-        The core decides, and the commit bypasses the driver: checkpoints also complete while this
+        The core decides, and the commit bypasses its loop: checkpoints also complete while this
         Dispatcher may not act, and the store refuses those of a Dispatcher that was replaced.
         """
         if why := self.core.superseded(job_id, epoch, "CommitCheckpoint"):

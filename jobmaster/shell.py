@@ -29,7 +29,7 @@ from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.errors import MessageTooLarge
 from firesteel.common.rpc.server import PORT_CLOSES_S
-from firesteel.common.service.driver import Driver
+from firesteel.common.service.core_loop import CoreLoop
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import ExecutionState
 from firesteel.common.units import MIB
@@ -109,7 +109,7 @@ class RunningJob:
             now_ms=int(platform.clock.time() * 1000),
             recovery=recovery,
         )
-        self.driver: Driver[events.Event, Never, commands.Command] = Driver(
+        self.core_loop: CoreLoop[events.Event, Never, commands.Command] = CoreLoop(
             self.core,
             execute=self.execute,
             clock=platform.clock.monotonic,
@@ -197,7 +197,7 @@ class RunningJob:
             )
         )
         await asyncio.gather(
-            self.driver.run(),
+            self.core_loop.run(),
             self._resource_manager.run(),
             self._collected.run(),
             self._checkpoints.run(),
@@ -215,7 +215,7 @@ class RunningJob:
     # ---- what the service needs
 
     def post(self, event: events.Event) -> None:
-        self.driver.post(event)
+        self.core_loop.post(event)
 
     async def take_checkpoint(
         self, *, savepoint: bool, directory: str, stop: bool, drain: bool, full: bool

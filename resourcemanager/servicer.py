@@ -15,7 +15,7 @@ from firesteel._proto import resource_manager_pb2 as pb
 from firesteel._proto import resource_manager_pb2_grpc
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.status import Reason, abort
-from firesteel.common.service.driver import MailboxFull
+from firesteel.common.service.core_loop import MailboxFull
 from resourcemanager import convert
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import ToPeer

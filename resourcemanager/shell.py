@@ -12,7 +12,7 @@ import structlog
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason
-from firesteel.common.service.driver import Driver, Permit
+from firesteel.common.service.core_loop import CoreLoop, Permit
 from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command, ToStopper
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Shell:
-    """Owns the connections. Only its driver changes the SlotManager; other code may read it."""
+    """Owns the connections. Only its core loop changes the SlotManager; other code may read it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Shell:
         self._platform = platform
         self._probes: set[asyncio.Task[None]] = set()
         self._stops: dict[int, asyncio.Queue[ToStopper]] = {}
-        self._driver: Driver[Event, None, Command] = Driver(
+        self._core_loop: CoreLoop[Event, None, Command] = CoreLoop(
             core,
             execute=self._execute,
             clock=platform.clock.monotonic,
@@ -61,10 +61,10 @@ class Shell:
                 worker_ids=list(previous),
             )
         self.post(events.Started(previous_workers=tuple(previous)))
-        await self._driver.run()
+        await self._core_loop.run()
 
     def stop(self) -> None:
-        self._driver.stop()
+        self._core_loop.stop()
 
     async def close(self, *, end_workers: bool = True) -> None:
         """Ends the streams after `run`, and the workers unless another ResourceManager follows."""
@@ -75,7 +75,7 @@ class Shell:
 
     def post(self, event: Event) -> None:
         _log_event(event)
-        self._driver.post(event)
+        self._core_loop.post(event)
 
     # ------------------------------------------------------------ commands
 

@@ -23,7 +23,7 @@ from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.convert import SLOT_STATUS
-from firesteel.common.service.driver import Driver
+from firesteel.common.service.core_loop import CoreLoop
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
 from taskexecutor.core import commands, events
@@ -81,7 +81,7 @@ class TaskExecutor:
         self._host = host
         self._metrics = metrics
         self._platform = platform
-        self._driver: Driver[events.Event, object, commands.Command] = Driver(
+        self._core_loop: CoreLoop[events.Event, object, commands.Command] = CoreLoop(
             self.core,
             execute=self._execute,
             clock=platform.clock.monotonic,
@@ -94,7 +94,7 @@ class TaskExecutor:
             directory=directory,
             host=host,
             task_executor_id=settings.task_executor_id,
-            post=self._driver.post,
+            post=self._core_loop.post,
             platform=platform,
         )
         self._links = ExecutorLinkServicer(
@@ -109,13 +109,13 @@ class TaskExecutor:
             directory,
             leaders=self._leaders,
             python=conf.get(options.PYTHON_EXECUTABLE),
-            post=self._driver.post,
+            post=self._core_loop.post,
             platform=platform,
         )
         self._resource_manager = ResourceManagerStream(
             self._leaders.of(Office.RESOURCE_MANAGER, resource_manager_address),
             registration=self._registration,
-            post=self._driver.post,
+            post=self._core_loop.post,
             on_shutdown=self.request_end,
             heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
@@ -148,9 +148,9 @@ class TaskExecutor:
             link_address=await self._links.start(),
             results_memory=None if self._results is None else self._results.memory,
         )
-        self._running = asyncio.create_task(self._driver.run(), name="taskexecutor")
+        self._running = asyncio.create_task(self._core_loop.run(), name="taskexecutor")
         self._running.add_done_callback(self._core_ended)
-        self._driver.post(events.ReportDue())  # the first event starts every slot's process
+        self._core_loop.post(events.ReportDue())  # the first event starts every slot's process
         if self._results is not None:
             await self._results.serve(self._host)  # imports Arrow while processes start
         await self._leaders.start()
@@ -163,7 +163,7 @@ class TaskExecutor:
     async def stop(self, cause: str) -> None:
         """Reports the slots as lost, kills their processes and removes all temporary files."""
         log.info("stopping", cause=cause)
-        self._driver.post(events.StopRequested(cause=cause))
+        self._core_loop.post(events.StopRequested(cause=cause))
         await asyncio.sleep(0)  # let the core handle it before its processes end
         await self._processes.stop()
         await asyncio.gather(
@@ -171,7 +171,7 @@ class TaskExecutor:
             *(stream.link.close(FLUSH_S) for stream in self._job_masters.values()),
         )
         await self._leaders.close()
-        self._driver.stop()
+        self._core_loop.stop()
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -270,7 +270,7 @@ class TaskExecutor:
             command.address,
             command.epoch,
             conf=self._conf,
-            post=self._driver.post,
+            post=self._core_loop.post,
             heartbeat_interval_s=self._conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=self._settings.heartbeat_timeout_s,
             platform=self._platform,
@@ -315,12 +315,12 @@ class TaskExecutor:
             )
         event = convert.from_executor(executor_id, self._serving.get(executor_id), message)
         if event is not None:
-            self._driver.post(event)
+            self._core_loop.post(event)
 
     def _link_broken(self, executor_id: ExecutorId) -> None:
         self._samples.pop(executor_id, None)
         self._serving.pop(executor_id, None)
-        self._driver.post(events.ProcessLinkBroken(executor_id=executor_id))
+        self._core_loop.post(events.ProcessLinkBroken(executor_id=executor_id))
 
     # -- messages to masters and Prometheus
 

@@ -65,7 +65,7 @@ class Harness:
         return self.commands
 
     def advance(self, seconds: float) -> list[Command]:
-        """Passes time as the driver does: with a Tick at each deadline."""
+        """Passes time as the core loop does: with a Tick at each deadline."""
         until, seen = self.now + seconds, []
         while (deadline := self.core.next_deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)

@@ -38,7 +38,7 @@ ENDED_ALLOCATIONS_MAX = 1_000
 HISTORY_MAX = 2_000  # transitions, of all slots together
 
 State = TypeVar("State", bound=Enum)
-Driver = TypeVar("Driver", bound=Enum)
+Trigger = TypeVar("Trigger", bound=Enum)
 
 
 class Happened(NamedTuple):
@@ -127,9 +127,9 @@ class SlotTable:
 
     def _driven(
         self,
-        transitions: Mapping[State, Mapping[Driver, State]],
+        transitions: Mapping[State, Mapping[Trigger, State]],
         state: State,
-        event: Driver,
+        event: Trigger,
         reason: str,
         what: str,
         about: tuple[int | str, ...],

@@ -422,7 +422,7 @@ def _speak_of_the_past(cluster: Cluster) -> None:
 
     for _, task_executor in cluster.task_executors:
         for event in _past_of_the_task_executor(task_executor):
-            post(task_executor._driver, event)
+            post(task_executor._core_loop, event)
     if (resource_manager := cluster.resource_manager) is not None:
         for event in _past_of_the_resource_manager(resource_manager.shell.core):
             post(resource_manager.shell, event)

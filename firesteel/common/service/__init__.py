@@ -1,1 +1,1 @@
-"""The parts of every service: a core, the driver that runs it, and the process around both."""
+"""The parts of every service: a core, the loop that runs it, and the process around both."""

@@ -1,4 +1,4 @@
-"""The interface of every core; `firesteel.common.service.driver` runs one.
+"""The interface of every core; `firesteel.common.service.core_loop` runs one.
 
 A core is plain synchronous Python that makes decisions. It does no I/O, reads no clock and uses no
 randomness:

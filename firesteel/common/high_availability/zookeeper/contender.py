@@ -38,7 +38,7 @@ from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemb
 from firesteel.common.high_availability.zookeeper.nodes import OfficeNodes, claim_cluster
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import NO_EPOCH, LeadershipLost, NotActing, Office
-from firesteel.common.service.driver import Driver
+from firesteel.common.service.core_loop import CoreLoop
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class ZooKeeperElection:
         self._clock = clock
         self._client = client or Client(ensemble)
         self._nodes: OfficeNodes | None = None
-        self._driver: Driver[Event, None, Command] = Driver(
+        self._core_loop: CoreLoop[Event, None, Command] = CoreLoop(
             self.core, execute=self._execute, clock=clock, name=f"election of {office.value}"
         )
         self._running: asyncio.Task[None] | None = None
@@ -95,7 +95,7 @@ class ZooKeeperElection:
             raise
         self._client.add_listener(self._state_changed)
         self._post_connected()
-        self._running = asyncio.create_task(self._driver.run())
+        self._running = asyncio.create_task(self._core_loop.run())
 
     async def granted(self) -> Epoch | None:
         await self._until(lambda: self.core.state is not ElectionState.STANDBY)
@@ -140,7 +140,7 @@ class ZooKeeperElection:
     async def close(self) -> None:
         if self._running is not None:
             self._client.remove_listener(self._state_changed)
-            self._driver.stop()
+            self._core_loop.stop()
             await self._running
         # The next leader may act before this process has ended, so it sends no more replies from
         # now on.
@@ -167,7 +167,7 @@ class ZooKeeperElection:
         """Posts an event, from any thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._driver.post, event)
+            self._loop.call_soon_threadsafe(self._core_loop.post, event)
 
     def _post_connected(self) -> None:
         session = self._client.client_id

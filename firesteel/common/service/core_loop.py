@@ -1,19 +1,19 @@
-"""The driver that runs every core.
+"""The loop that runs every core.
 
-The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post`
-events. For each event, the driver in this order lets the core handle it, persists `effects.records`
+The loop owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post`
+events. For each event, the loop in this order lets the core handle it, persists `effects.records`
 in one transaction, and only then executes `effects.commands`. The result of a command comes back as
 another event.
 
 A deadline never overtakes mail. A core acts on its deadlines at a Tick and at no other event, and
-the driver posts a Tick only after the events that were waiting when the deadline expired: a peer
+the loop posts a Tick only after the events that were waiting when the deadline expired: a peer
 whose heartbeat is in the mailbox is not declared dead. A Tick that is late by `LATE_S` or more
 means that this process was paused or starved (SIGSTOP, a frozen machine), so heartbeats may still
-be in the sockets; the driver then gives the loop `CATCH_UP_S` to read them first. Only the events
+be in the sockets; the event loop then gets `CATCH_UP_S` to read them first. Only the events
 that have come by then go before the Tick, so a busy mailbox cannot hold it back.
 
-The driver of a leader handles nothing while it may not act (`Permit`): events wait, and a Tick that
-was due then is due after them.
+The core loop of a leader handles nothing while it may not act (`Permit`): events wait, and a Tick
+that was due then is due after them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Permit(Protocol):
     async def acting(self) -> None: ...
 
 
-class Driver(Generic[Event, Record, Command]):
-    """Runs one core on the current loop, until `stop` or until the core or a command raises.
+class CoreLoop(Generic[Event, Record, Command]):
+    """Runs one core on the current event loop, until `stop` or until the core or a command raises.
 
     `execute` executes one command and must not block: long work is started as a task that posts its
     result.

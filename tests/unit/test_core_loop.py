@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from firesteel.common.service.core import Effects, Tick
-from firesteel.common.service.driver import Driver, MailboxFull
+from firesteel.common.service.core_loop import CoreLoop, MailboxFull
 from tests.waiting import PATIENCE_S
 
 
@@ -39,7 +39,7 @@ async def run(
     clock: Callable[[], float] = lambda: 0.0,
     until: str = "stop",
 ) -> list[str]:
-    """Runs the driver over these events until the core commands `until`; everything that was done,
+    """Runs the loop over these events until the core commands `until`; everything that was done,
     in order.
     """
     done: list[str] = []
@@ -49,7 +49,7 @@ async def run(
         if execute:
             execute(command)
         if command == until:
-            driver.stop()
+            loop.stop()
 
     async def save(records: Sequence[str]) -> None:
         done.append(f"saving {' '.join(records)}")
@@ -58,11 +58,11 @@ async def run(
             persist(records)
         done.append(f"saved {' '.join(records)}")
 
-    driver = Driver(core, execute=carry_out, persist=save, clock=clock)
+    loop = CoreLoop(core, execute=carry_out, persist=save, clock=clock)
     for event in events:
-        driver.post(event)
+        loop.post(event)
     try:
-        await asyncio.wait_for(driver.run(), PATIENCE_S)
+        await asyncio.wait_for(loop.run(), PATIENCE_S)
     except RuntimeError as error:
         done.append(f"raised {error}")
     return done
@@ -110,15 +110,15 @@ async def test_a_command_that_raises_ends_the_driver() -> None:
 
 async def test_results_of_commands_come_back_as_events_behind_those_that_wait() -> None:
     core = Recorder({"a": Effects(commands=["ask"]), "answer": Effects(commands=["stop"])})
-    driver: Driver[str, str, str]
+    loop: CoreLoop[str, str, str]
 
     def execute(command: str) -> None:
-        driver.post("answer") if command == "ask" else driver.stop()
+        loop.post("answer") if command == "ask" else loop.stop()
 
-    driver = Driver(core, execute=execute)
-    driver.post("a")
-    driver.post("b")
-    await driver.run()
+    loop = CoreLoop(core, execute=execute)
+    loop.post("a")
+    loop.post("b")
+    await loop.run()
     assert core.handled == ["a", "b", "answer"]
 
 
@@ -139,14 +139,14 @@ async def test_mail_that_has_come_is_handled_before_a_deadline_that_is_past() ->
 
 async def test_mail_that_keeps_coming_does_not_hold_a_deadline_back() -> None:
     core = Recorder({"a": Effects(commands=["again"])}, deadline=5.0)
-    driver: Driver[str, str, str]
+    loop: CoreLoop[str, str, str]
 
     def execute(command: str) -> None:
-        driver.post("a") if command == "again" else driver.stop()
+        loop.post("a") if command == "again" else loop.stop()
 
-    driver = Driver(core, execute=execute, clock=lambda: 5.5)
-    driver.post("a")
-    await driver.run()
+    loop = CoreLoop(core, execute=execute, clock=lambda: 5.5)
+    loop.post("a")
+    await loop.run()
     assert core.handled == ["a", (Tick(), 5.5)]
 
 
@@ -154,13 +154,13 @@ async def test_after_a_pause_waiting_mail_is_handled_before_the_deadline() -> No
     """The heartbeat arrives a moment after the process has resumed; its deadline is long past."""
     now = 4.0
     core = Recorder(deadline=5.0)
-    driver: Driver[str, str, str] = Driver(
-        core, execute=lambda command: driver.stop(), clock=lambda: now
+    loop: CoreLoop[str, str, str] = CoreLoop(
+        core, execute=lambda command: loop.stop(), clock=lambda: now
     )
-    running = asyncio.create_task(driver.run())
+    running = asyncio.create_task(loop.run())
     await asyncio.sleep(0)
     now = 25.0  # the process was paused for 20 s
-    asyncio.get_running_loop().call_later(1.1, driver.post, "heartbeat")
+    asyncio.get_running_loop().call_later(1.1, loop.post, "heartbeat")
     await asyncio.wait_for(running, PATIENCE_S)
     assert core.handled == ["heartbeat", (Tick(), 25.0)]
 
@@ -179,23 +179,23 @@ async def test_what_still_waits_when_it_is_stopped_is_dropped() -> None:
 
 async def test_an_idle_driver_stops_immediately_and_takes_nothing_more() -> None:
     core = Recorder()
-    driver: Driver[str, str, str] = Driver(core, execute=lambda command: None)
-    running = asyncio.create_task(driver.run())
+    loop: CoreLoop[str, str, str] = CoreLoop(core, execute=lambda command: None)
+    running = asyncio.create_task(loop.run())
     await asyncio.sleep(0)
-    driver.stop()
+    loop.stop()
     await asyncio.wait_for(running, PATIENCE_S)
-    driver.post("a")
+    loop.post("a")
     assert core.handled == []
 
 
 async def test_a_full_mailbox_refuses() -> None:
-    driver: Driver[str, str, str] = Driver(
+    loop: CoreLoop[str, str, str] = CoreLoop(
         Recorder(), execute=lambda command: None, mailbox_size=2, name="slots"
     )
-    driver.post("a")
-    driver.post("b")
+    loop.post("a")
+    loop.post("b")
     with pytest.raises(MailboxFull, match="slots: 2 events are waiting"):
-        driver.post("c")
+        loop.post("c")
 
 
 class Office:
@@ -213,10 +213,10 @@ class Office:
 
 async def test_a_leader_that_may_not_act_queues_events_before_the_tick() -> None:
     core, office = Recorder(deadline=1.0), Office()
-    driver = Driver(core, execute=lambda _: driver.stop(), clock=lambda: 1.5, permit=office)
-    running = asyncio.create_task(driver.run())
+    loop = CoreLoop(core, execute=lambda _: loop.stop(), clock=lambda: 1.5, permit=office)
+    running = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
-    driver.post("a heartbeat")
+    loop.post("a heartbeat")
     await asyncio.sleep(0.01)
     assert core.handled == []
     office.may_act.set()
@@ -236,9 +236,9 @@ async def test_a_permit_that_ends_before_the_leader_wakes_up_does_not_count() ->
             self.announced = True
 
     core, office = Recorder({"an event": Effects(commands=["stop"])}), Flapping()
-    driver = Driver(core, execute=lambda _: driver.stop(), permit=office)
-    driver.post("an event")
-    running = asyncio.create_task(driver.run())
+    loop = CoreLoop(core, execute=lambda _: loop.stop(), permit=office)
+    loop.post("an event")
+    running = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
     assert office.announced and core.handled == []
     office.may_act.set()
@@ -247,9 +247,9 @@ async def test_a_permit_that_ends_before_the_leader_wakes_up_does_not_count() ->
 
 
 async def test_a_leader_that_may_not_act_can_be_stopped() -> None:
-    driver: Driver[str, str, str] = Driver(Recorder(), execute=lambda _: None, permit=Office())
-    driver.post("an event")
-    running = asyncio.create_task(driver.run())
+    loop: CoreLoop[str, str, str] = CoreLoop(Recorder(), execute=lambda _: None, permit=Office())
+    loop.post("an event")
+    running = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
-    driver.stop()
+    loop.stop()
     await asyncio.wait_for(running, PATIENCE_S)
