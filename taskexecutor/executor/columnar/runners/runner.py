@@ -83,18 +83,20 @@ class TaskOnSpark:
         checked: Callable[[DataFrame], pa.Schema],
         emit: Callable[[pa.RecordBatch], None],
     ) -> None:
-        """Runs a bundle. `checked` returns the schema of the results, and raises if the plan has
-        different columns.
+        """Runs a bundle, and counts it also if it fails. `checked` returns the schema of the
+        results, and raises if the plan has different columns.
         """
         self._context.plan_meter.computed_by(runner.computes)
-        with self.job() if runner.is_job else self._local():
-            frame = runner.plan()
-            schema = checked(frame)
-            with closing(runner.run(schema, self.job_group)) as batches:
-                for batch in batches:
-                    emit(batch)
-            self.show(frame)
-        self._context.count_bundle(runner.rows)
+        try:
+            with self.job() if runner.is_job else self._local():
+                frame = runner.plan()
+                schema = checked(frame)
+                with closing(runner.run(schema, self.job_group)) as batches:
+                    for batch in batches:
+                        emit(batch)
+                self.show(frame)
+        finally:
+            self._context.count_bundle(runner.rows)
 
     def show(self, frame: DataFrame) -> None:
         if self._context.task.subtask == 0:  # one subtask is enough
