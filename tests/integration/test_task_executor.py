@@ -28,6 +28,8 @@ from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.connectors import DiscardSink
 from firesteel.elements import EndOfPartition
 from taskexecutor.executor.exchange import Exchange, Locations
+from taskexecutor.executor.exchange.security import ExchangeSecurity
+from tests.credentials import folder
 from tests.integration.task_executor_masters import Masters
 from tests.waiting import until
 
@@ -216,8 +218,13 @@ async def write_result(cluster: Cluster, allocation: str) -> tasks_pb2.StoredPar
 
 def rows_of(stored: tasks_pb2.StoredPartition, address: str) -> int:
     arrived = threading.Event()
+    key_of = folder().job_key
     exchange = Exchange(
-        host="127.0.0.1", window_bytes=2**20, batch_rows=1000, partition_timeout_s=60
+        host="127.0.0.1",
+        window_bytes=2**20,
+        batch_rows=1000,
+        partition_timeout_s=60,
+        security=ExchangeSecurity(key_of=key_of, awaited_key=key_of),
     )
     gate = exchange.create_gate(
         job_id=JOB,
