@@ -112,7 +112,9 @@ class InFlight:
     result_id: ResultId  # the edge's
     partitioner: Partitioner
     file: StateFile  # an Arrow IPC stream of all of them, producer after producer
-    batches: tuple[tuple[int, int], ...]  # producer subtasks, and the number of batches from each
+    batches: tuple[
+        tuple[int, int], ...
+    ]  # producer subtasks, ascending, and their numbers of batches
 
 
 Items = tuple[bytes, ...]  # each a value that the operator has encoded

@@ -53,7 +53,9 @@ in_flight = st.builds(
     result_id=ids.map(ResultId),
     partitioner=st.sampled_from(Partitioner),
     file=files,
-    batches=st.lists(st.tuples(st.integers(0, 2**15), st.integers(1, 99)), max_size=2).map(tuple),
+    batches=st.dictionaries(st.integers(0, 2**15), st.integers(1, 99), max_size=2).map(
+        lambda counts: tuple(sorted(counts.items()))
+    ),
 )
 items = st.dictionaries(st.text(), st.lists(st.binary(), max_size=3).map(tuple), max_size=2)
 snapshots = st.builds(
