@@ -23,7 +23,8 @@ Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last metrics of each
 def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master_pb2.JobDetails:
     graph = core.graph
     members = fused(graph.job_graph)
-    vertices = vertex_details(graph.job_graph)
+    # A job graph that was rejected has no execution graph.
+    vertices = vertex_details(graph.job_graph) if graph.vertices else []
     for details, job_vertex in zip(vertices, graph.vertices, strict=True):
         _add_tasks(details, core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
     return job_master_pb2.JobDetails(
