@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ from firesteel.connectors.python_sink import PythonCommit
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.operator import StreamOperator
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.lazy_imports import imported
 from taskexecutor.executor.operator_factory import OpenedOperator
 
 if TYPE_CHECKING:
@@ -114,4 +114,5 @@ def sink_runtime(sink: Sink) -> SinkRuntime[Any]:
 
 def runtime_class(connector: type[Source] | type[Sink]) -> Any:
     name = next(_RUNTIMES[base] for base in connector.__mro__ if base in _RUNTIMES)
-    return resolve_name(f"{__package__}.{name}")
+    module, _, attribute = name.partition(":")
+    return getattr(imported(f"{__package__}.{module}"), attribute)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.operators import Spec
 from taskexecutor.executor.analysis.step import Analyzer
+from taskexecutor.executor.lazy_imports import imported
 from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 
 
@@ -47,7 +47,7 @@ def alone(create: Callable[[Any], StreamOperator]) -> CreateOperator:
 
 def kind_of(spec: type[Spec]) -> OperatorKind:
     module = spec.slot_half or f"{__package__}.{spec.__module__.rpartition('.')[2]}"
-    kinds: Sequence[OperatorKind] = import_module(module).KINDS
+    kinds: Sequence[OperatorKind] = imported(module).KINDS
     for kind in kinds:
         if kind.spec is spec:
             return kind
