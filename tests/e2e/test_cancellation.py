@@ -55,11 +55,12 @@ def test_a_job_is_cancelled_although_its_function_does_not_return(
     session: Session, tmp_path: Path, blocked: Callable[[Path], None]
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
-    reached = tmp_path / "reached"
+    runs, reached = tmp_path / "runs", tmp_path / "reached"
 
     def hangs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if batch.num_rows and not reached.exists():
+            # A process whose lock is held reports no state, so this waits until all tasks run.
+            if batch.num_rows and runs.exists() and not reached.exists():
                 reached.touch()
                 blocked(tmp_path)
             yield batch
@@ -68,6 +69,7 @@ def test_a_job_is_cancelled_although_its_function_does_not_return(
     env.from_sequence(0, 10**15).rebalance().map_in_arrow(hangs).map_in_arrow(nothing_left).print()
     job_id = session.submit(env)
     slot, details = busy_slot(session, job_id)
+    runs.touch()
     eventually(reached.exists, "the function hangs")
     attempts = {s.current.attempt_id for v in details.vertices for s in v.subtasks if s.current}
     session.client.cancel(job_id)
