@@ -29,7 +29,7 @@ def _start_result_server(conf: Configuration, security: Security | None, host: s
 
     of_exchange = None
     if security is not None:
-        certificate = security.certificate() if security.tls else None
+        certificate = security.exchange_certificate(f"results-{os.getpid()}")
         of_exchange = ExchangeSecurity(
             key_of=security.job_key, awaited_key=security.job_key, certificate=certificate
         )

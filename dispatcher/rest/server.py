@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
@@ -48,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 KEPT_S = 0.25  # answers that all viewers share
 MAX_BODY_BYTES = 2**20
+RENEW_S = 3600.0  # how often the certificate is looked at
 CALL_TIMEOUT_S = 10.0
 _DEFAULT_EXCEPTIONS = 20
 
@@ -85,6 +87,7 @@ class RestServer:
         self._operations = Operations()
         self._kept: dict[str, tuple[float, asyncio.Future[Any]]] = {}
         self._runner: web.AppRunner | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self.address = ""  # host:port, once it serves
 
     async def start(self, host: str, port: int) -> None:
@@ -101,9 +104,13 @@ class RestServer:
         context = self._security.http_context() if self._security else None
         site = web.TCPSite(self._runner, host, port, ssl_context=context)
         await site.start()
+        if context is not None and self._security is not None:
+            self._renewing = asyncio.create_task(_renew(self._security, context))
         self.address = f"{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._operations.stop()
@@ -400,6 +407,12 @@ class RestServer:
         except grpc.aio.AioRpcError as error:
             raise _Refusal(409, error.details() or error.code().name) from None
         return web.json_response({"status": {"id": "COMPLETED"}, "operation": shown(outcome)})
+
+
+async def _renew(security: Security, context: ssl.SSLContext) -> None:
+    while True:
+        await asyncio.sleep(RENEW_S)
+        security.renew_http_context(context)
 
 
 class _Refusal(Exception):

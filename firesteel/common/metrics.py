@@ -56,7 +56,7 @@ _Labels: TypeAlias = tuple[tuple[str, str], ...]
 class HttpSecurity(Protocol):
     """See firesteel.common.security.security.Security."""
 
-    def http_refusal(self, authorization: str | None, certificate: bytes | None) -> str | None: ...
+    def http_refusal(self, authorization: str | None) -> str | None: ...
 
     def http_context(self) -> ssl.SSLContext | None: ...
 
@@ -403,7 +403,4 @@ class _Handler(MetricsHandler):
         assert isinstance(self.server, _Server)
         if self.server.security is None:
             return None
-        certificate = None
-        if isinstance(self.connection, ssl.SSLSocket):
-            certificate = self.connection.getpeercert(binary_form=True)
-        return self.server.security.http_refusal(self.headers.get("Authorization"), certificate)
+        return self.server.security.http_refusal(self.headers.get("Authorization"))

@@ -1,7 +1,7 @@
 """Authenticates the caller of each gRPC call, and checks the call against the table of access.
 
-A caller is who its token says (`authorization: Bearer ...`), or else, over mutual TLS, who its
-certificate says. Messages have no say in it.
+A caller is who its token says (`authorization: Bearer ...`). Over mutual TLS, a process without a
+token is who its certificate says. Messages have no say in it.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         try:
             if given is not None:
                 return self._verifier.verify(str(given).removeprefix(BEARER))
-            if certificates:
-                return identity_of(certificates[0])
+            # The certificate of a person opens connections alone: it cannot be revoked.
+            if certificates and not (identity := identity_of(certificates[0])).role.is_person:
+                return identity
         except ExpiredToken as error:
             raise _Refused(Reason.CREDENTIAL_EXPIRED, str(error)) from None
         except FiresteelError as error:

@@ -19,7 +19,6 @@ from typing import Any
 import grpc
 
 from firesteel.common.config import Configuration, options
-from firesteel.common.security.authority import identity_of
 from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
 from firesteel.common.security.folder import security_directory
 from firesteel.common.security.keys import Keys
@@ -28,10 +27,11 @@ from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import TokenVerifier
 from firesteel.errors import FiresteelError
 
-VALID_S = 86_400.0
+VALID_S = 86_400.0  # of tokens
+# A channel keeps its certificate, and needs it whenever it connects again.
+CERTIFICATE_VALID_S = 90 * 86_400.0
 SLOT_STARTS_WITHIN_S = 600.0
 SLOT_LIVES_S = 365 * 86_400.0
-_RENEW_BEFORE_S = VALID_S / 2
 _LOOK_EVERY_S = 3600.0
 
 
@@ -84,7 +84,7 @@ class Security:
         """Returns a token of this process that is valid for hours."""
         with self._lock:
             now_s = self._now_s()
-            if self._token_expires_s - now_s < _RENEW_BEFORE_S:
+            if self._token_expires_s - now_s < VALID_S / 2:
                 self._token = self._folder.issuer().issue(
                     self._subject, self._role, valid_s=VALID_S
                 )
@@ -96,12 +96,17 @@ class Security:
         uses the token once, for its link, and its certificate as long as it lives.
         """
         token = self._folder.issuer().issue(executor_id, Role.SLOT, valid_s=SLOT_STARTS_WITHIN_S)
-        certificate = None
-        if self.tls:
-            certificate = self._folder.authority().certify(
-                executor_id, Role.SLOT, hosts=self._hosts, valid_s=SLOT_LIVES_S
-            )
-        return SlotCredentials(token=token, certificate=certificate)
+        return SlotCredentials(token=token, certificate=self.exchange_certificate(executor_id))
+
+    def exchange_certificate(self, subject: str) -> Certificate | None:
+        """Returns a certificate for the exchange, whose servers cannot replace theirs; None without
+        TLS.
+        """
+        if not self.tls:
+            return None
+        return self._folder.authority().certify(
+            subject, Role.SLOT, hosts=self._hosts, valid_s=SLOT_LIVES_S
+        )
 
     def token_for(self, subject: str, role: Role, *, valid_s: float) -> str:
         """Returns a token for somebody else."""
@@ -120,12 +125,12 @@ class Security:
         return self._verifier
 
     def certificate(self) -> Certificate:
-        """Returns a certificate of this process that is valid for hours."""
+        """Returns a certificate of this process that is valid for weeks."""
         with self._lock:
             current = self._certificate
-            if current is None or current.expires_s - self._now_s() < _RENEW_BEFORE_S:
+            if current is None or current.expires_s - self._now_s() < CERTIFICATE_VALID_S / 2:
                 self._certificate = current = self._folder.authority().certify(
-                    self._subject, self._role, hosts=self._hosts, valid_s=VALID_S
+                    self._subject, self._role, hosts=self._hosts, valid_s=CERTIFICATE_VALID_S
                 )
             return current
 
@@ -146,26 +151,20 @@ class Security:
         own = self.certificate()
         return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
 
-    def http_refusal(self, authorization: str | None, certificate: bytes | None) -> str | None:
-        """Returns why a viewer's HTTP request is refused; None: it is not. `certificate`: of the
-        peer, in DER, as TLS has verified it.
-        """
+    def http_refusal(self, authorization: str | None) -> str | None:
+        """Returns why a viewer's HTTP request is refused; None: it is not."""
         with self._lock:
             now_s = self._now_s()
             if now_s >= self._renew_at_s:
                 self._folder.renew()
                 self._renew_at_s = now_s + _LOOK_EVERY_S
+        if authorization is None:
+            return "the request carries no token"
         try:
-            if authorization is not None:
-                token = authorization.removeprefix(BEARER)
-                identity = self._verifier.verify(token)
-            elif certificate is not None:
-                identity = identity_of(certificate)
-            else:
-                return "the request carries no credential"
+            identity = self._verifier.verify(authorization.removeprefix(BEARER))
         except FiresteelError as error:
             return str(error)
-        if identity.role.is_person or certificate is not None:
+        if identity.role.includes(Role.VIEWER):
             return None
         return f"{identity} may not see this"
 
@@ -173,15 +172,19 @@ class Security:
         """Returns the context of an HTTPS server with the certificate of now; None without TLS."""
         if not self.tls:
             return None
-        own = self.certificate()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_verify_locations(cadata=own.authority.decode())
+        context.load_verify_locations(cadata=self.certificate().authority.decode())
         context.verify_mode = ssl.CERT_REQUIRED
+        self.renew_http_context(context)
+        return context
+
+    def renew_http_context(self, context: ssl.SSLContext) -> None:
+        """Gives new connections of a server the certificate of now."""
+        own = self.certificate()
         with tempfile.NamedTemporaryFile() as chain:  # 0600; ssl reads files only
             chain.write(own.certificate + own.key)
             chain.flush()
             context.load_cert_chain(chain.name)
-        return context
 
     def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
         own = self.certificate()

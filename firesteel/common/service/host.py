@@ -100,7 +100,7 @@ class ServiceProcess:
 
     @functools.cached_property
     def security(self) -> Security | None:
-        """Of this process; None if it is disabled, or if the process has no role."""
+        """The security of this process; None if it is disabled, or if the process has no role."""
         if self._role is None:
             return None
         # Imported only where needed: cryptography.

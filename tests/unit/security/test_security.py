@@ -23,7 +23,7 @@ from firesteel.common.security.client import TOKEN_VARIABLE, ClientSecurity
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.listening import check_listens_securely, uses_tls
 from firesteel.common.security.roles import Role
-from firesteel.common.security.security import VALID_S, Security
+from firesteel.common.security.security import CERTIFICATE_VALID_S, Security
 from firesteel.common.service.platform import GrpcTransport
 from firesteel.errors import FiresteelError
 
@@ -95,6 +95,17 @@ async def test_a_certificate_alone_proves_the_role(folder) -> None:
             await _append(channel)
 
 
+async def test_the_certificate_of_a_person_gives_no_role(folder) -> None:
+    """It cannot be revoked, unlike the token that comes with it."""
+    async with _serving(_security(folder, Role.DISPATCHER, tls=True)) as address:
+        own = _security(folder, Role.ADMIN, tls=True).channel_credentials()
+        async with aio_channel(address, own) as channel:
+            stub = dispatcher_pb2_grpc.DispatcherStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.ListJobs(dispatcher_pb2.ListJobsRequest(), timeout=20)
+            assert reason_of(error.value) is Reason.NO_CREDENTIAL
+
+
 async def test_tls_accepts_nobody_without_a_certificate_of_the_cluster(folder, tmp_path) -> None:
     async with _serving(_security(folder, Role.DISPATCHER, tls=True)) as address:
         other = Keys.open(tmp_path / "other")
@@ -120,7 +131,7 @@ async def test_certificates_and_tokens_are_replaced_while_the_server_runs(folder
             pem = ssl.get_server_certificate((host, int(port)), timeout=20)
             seen.add(pem)
             token = security.token()
-            clock.now_s += VALID_S / 2 + 1
+            clock.now_s += CERTIFICATE_VALID_S / 2 + 1
             assert security.token() != token
             assert security.token() == security.token()
     assert len(seen) == 3
@@ -217,6 +228,7 @@ def test_metrics_over_tls_are_for_clients_with_a_certificate(folder, tmp_path) -
         with pytest.raises((OSError, http.client.HTTPException)):
             _scrape(port, folder.token())
         context.load_cert_chain(chain)
-        assert _scrape(port, None, context)[0] == 200
+        assert _scrape(port, None, context)[0] == 401
+        assert _scrape(port, folder.token(), context)[0] == 200
         with socket.create_connection((HOST, port)):  # says nothing, and holds up nobody
-            assert _scrape(port, None, context)[0] == 200
+            assert _scrape(port, folder.token(), context)[0] == 200
