@@ -107,7 +107,7 @@ class DispatcherCore:
         self.stale_reports = 0  # dropped reports: not from the job's current JobMaster
         self.refusals = Refusals()  # messages of JobMasters that were replaced
         self._wall_offset_s = wall_offset_s
-        # Of the current event, in order.
+        # These belong to the current event, in order.
         self._records: list[Record] = []
         self._commands: list[Command] = []
         for job in self.table:

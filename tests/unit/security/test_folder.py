@@ -59,7 +59,7 @@ def test_its_tokens_are_renewed_in_time(tmp_path):
     second = folder.token()
     assert second != first
     folder.verifier().verify(first)  # both are valid until they expire
-    now_s[0] += 10 * TOKENS_VALID_S  # nobody renewed it for years
+    now_s[0] += 10 * TOKENS_VALID_S  # without a renewal for years
     folder.renew()
     assert folder.verifier().verify(folder.token()).role is Role.ADMIN
 

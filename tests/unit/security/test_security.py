@@ -230,5 +230,5 @@ def test_metrics_over_tls_are_for_clients_with_a_certificate(folder, tmp_path) -
         context.load_cert_chain(chain)
         assert _scrape(port, None, context)[0] == 401
         assert _scrape(port, folder.token(), context)[0] == 200
-        with socket.create_connection((HOST, port)):  # says nothing, and holds up nobody
+        with socket.create_connection((HOST, port)):  # sends nothing, and delays no other client
             assert _scrape(port, folder.token(), context)[0] == 200
