@@ -15,7 +15,7 @@ import pytest
 
 from dispatcher.core.records import JobAdded, JobEnded
 from dispatcher.job_store import JobStore
-from dispatcher.rest import flink
+from dispatcher.rest.flink import views
 from dispatcher.rest.server import RestServer
 from dispatcher.service import Dispatcher
 from firesteel.client.job_details import JobDetails
@@ -237,13 +237,13 @@ async def test_its_own_pages_are_allowed(rest, keys) -> None:
 
 async def test_viewers_at_the_same_time_share_one_call(rest, keys, monkeypatch) -> None:
     calls = []
-    original = rest._dispatcher.ListJobs
+    original = rest._gateway.dispatcher.ListJobs
 
     async def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
         return await original(*args, **kwargs)
 
-    monkeypatch.setattr(rest._dispatcher, "ListJobs", counted)
+    monkeypatch.setattr(rest._gateway.dispatcher, "ListJobs", counted)
     answers = await asyncio.gather(
         *(_call(rest, "GET /jobs/overview", keys.token()) for _ in range(20))
     )
@@ -258,7 +258,7 @@ async def test_without_security_everybody_is_answered(tmp_path: Path) -> None:
 
 def test_numbers_are_present_for_a_job_without_anything() -> None:
     empty = JobDetails(job_id=UNKNOWN, name="", status=JobStatus.CREATED, start_ms=5)
-    shown = flink.job(empty, now_ms=7)
+    shown = views.job(empty, now_ms=7)
     assert (shown["duration"], shown["end-time"], shown["vertices"]) == (2, -1, [])
-    assert flink.checkpoints(empty)["summary"]["state_size"]["p999"] == 0
-    assert flink.exceptions(empty, 5)["root-exception"] is None
+    assert views.checkpoints(empty)["summary"]["state_size"]["p999"] == 0
+    assert views.exceptions(empty, 5)["root-exception"] is None

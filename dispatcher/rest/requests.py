@@ -1,0 +1,47 @@
+"""Reads requests of the REST API, and refuses bad ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from aiohttp import web
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Refusal(Exception):
+    """A request is answered with an HTTP status and this message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def json_body(request: web.Request) -> Mapping[str, Any]:
+    """Returns the JSON object of the body; an empty one if there is none."""
+    text = await request.text()
+    if not text.strip():
+        return {}
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise Refusal(400, f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise Refusal(400, "the body is not a JSON object")
+    return body
+
+
+def text_of(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise Refusal(400, f"{name} must be a string, not {value!r}")
+    return value or ""
+
+
+def count_of(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Refusal(400, f"{name}={text!r} is not a number")
+    return int(text)
