@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from dispatcher.rest.operations import Operations
+from dispatcher.rest.requests import TOKEN
 from firesteel._proto import (
     dispatcher_pb2,
     dispatcher_pb2_grpc,
@@ -31,6 +32,7 @@ from firesteel.client.job_details import (
 )
 from firesteel.common.rpc.bearer import AUTHORIZATION
 from firesteel.common.rpc.server import aio_channel
+from firesteel.common.security.credentials import BEARER
 from firesteel.common.security.security import Security
 
 KEPT_S = 0.25  # answers that all viewers share
@@ -52,8 +54,8 @@ class Gateway:
         await self._channel.close(grace=None)
 
     def metadata(self, request: web.Request) -> tuple[tuple[str, str], ...]:
-        token = request.headers.get("Authorization")
-        return ((AUTHORIZATION, token),) if token else ()
+        token = request.get(TOKEN)
+        return ((AUTHORIZATION, f"{BEARER}{token}"),) if token else ()
 
     async def shared(self, key: str, load: Callable[[], Awaitable[Any]]) -> Any:
         """Returns what `load` returns, at most `KEPT_S` old: one call for all who wait."""

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+TOKEN = web.RequestKey("token", str)  # the caller's, verified
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

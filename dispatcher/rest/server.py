@@ -1,4 +1,4 @@
-"""The REST server: routes over HTTP, those of Flink with and without /v1.
+"""The REST server: routes over HTTP, those of Flink with and without /v1, and the dashboard.
 
 Each request proves its caller's identity, and may not come from a page of another site.
 """
@@ -14,13 +14,13 @@ import grpc
 import structlog
 from aiohttp import web
 
+from dispatcher.rest.firesteel.session import Sessions
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
-from dispatcher.rest.requests import Handler, Refusal
+from dispatcher.rest.pages import HEADERS, Pages
+from dispatcher.rest.requests import TOKEN, Handler, Refusal
 from firesteel.common.security.access import ROUTES, Access
-from firesteel.common.security.credentials import BEARER
 from firesteel.common.security.security import Security
-from firesteel.common.security.tokens import TokenVerifier
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
@@ -51,8 +51,9 @@ class RestServer:
         """`hosts`: the host names by which clients may name this server, besides `localhost` and
         IP addresses.
         """
-        self._verifier: TokenVerifier | None = security.verifier if security else None
         self._security = security
+        self._sessions = Sessions(security)
+        self._pages = Pages()
         self._hosts = hosts | {"localhost"}
         self._gateway = Gateway(dispatcher_address, security)
         self._runner: web.AppRunner | None = None
@@ -64,10 +65,12 @@ class RestServer:
         if self._runner is not None:  # another port was taken
             await self._runner.cleanup()
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
-        for route, handler in self.handlers().items():
-            method, path = route.split(" ", 1)
-            for prefix in ("", "/v1"):
-                app.router.add_route(method, prefix + path, handler, name=None)
+        app.on_response_prepare.append(_add_headers)
+        for prefixes, handlers in ((("", "/v1"), self.flink_handlers()), (("",), self.handlers())):
+            for route, handler in handlers.items():
+                method, path = route.replace("{file}", "{file:.+}").split(" ", 1)
+                for prefix in prefixes:
+                    app.router.add_route(method, prefix + path, handler)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
         context = self._security.http_context() if self._security else None
@@ -84,9 +87,13 @@ class RestServer:
             await self._runner.cleanup()
         await self._gateway.close()
 
-    def handlers(self) -> Mapping[str, Handler]:
-        """The handlers of the routes of the table of access."""
+    def flink_handlers(self) -> Mapping[str, Handler]:
+        """The handlers of Flink's routes, with and without /v1."""
         return FlinkRoutes(self._gateway).handlers()
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The handlers of the other routes of the table of access."""
+        return {**self._pages.handlers(), **self._sessions.handlers()}
 
     # ---- every request
 
@@ -94,8 +101,11 @@ class RestServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuses requests that the caller may not make, and answers failures with errors."""
         try:
-            self._check_origin(request)
-            self._check_role(request)
+            access = _access_of(request)
+            self._check_host(request)
+            if not (access.public and request.method == "GET"):  # a link on another site
+                _check_origin(request)
+            self._check_role(request, access)
             return await handler(request)
         except Refusal as refusal:
             return _errors(refusal.status, str(refusal))
@@ -110,37 +120,42 @@ class RestServer:
             log.error("a request failed unexpectedly", path=request.path, exc_info=error)
             return _errors(500, f"{type(error).__name__}: {error}")
 
-    def _check_origin(self, request: web.Request) -> None:
-        """Refuses requests that a page of another site makes in somebody's browser, also if the
-        page's host name leads to this machine (DNS rebinding).
-        """
+    def _check_host(self, request: web.Request) -> None:
+        """Refuses requests of a page whose host name leads to this machine (DNS rebinding)."""
         host = (request.url.host or "").lower()
         if host not in self._hosts and not _is_address(host):
             raise Refusal(403, f"this server is not {request.host!r}; use its own address")
-        site = request.headers.get("Sec-Fetch-Site", "none")
-        origin = request.headers.get("Origin")
-        if site not in ("none", "same-origin"):
-            raise Refusal(403, f"a page of another site made this request (Sec-Fetch-Site: {site})")
-        if origin is not None and origin.partition("://")[2] != request.host:
-            raise Refusal(403, f"a page of another site made this request (Origin: {origin})")
 
-    def _check_role(self, request: web.Request) -> None:
-        if self._verifier is None:
+    def _check_role(self, request: web.Request, access: Access) -> None:
+        if self._security is None or access.public:
             return
-        resource = request.match_info.route.resource
-        path = resource.canonical if resource is not None else ""
-        access = ROUTES.get(f"{request.method} {path.removeprefix('/v1')}", Access())
-        token = request.headers.get("Authorization", "")
-        if not token.startswith(BEARER):
-            raise Refusal(
-                401, "the request carries no token: send the header `Authorization: Bearer TOKEN`"
-            )
-        try:
-            identity = self._verifier.verify(token.removeprefix(BEARER))
-        except FiresteelError as error:
-            raise Refusal(401, str(error)) from None
+        token = self._sessions.token(request)
+        identity = self._sessions.identity(token)
         if request.match_info.http_exception is None and not access.allows(identity):
             raise Refusal(403, f"{identity} may not do this, which is for: {access}")
+        request[TOKEN] = token
+
+
+def _access_of(request: web.Request) -> Access:
+    resource = request.match_info.route.resource
+    path = resource.canonical if resource is not None else ""
+    return ROUTES.get(f"{request.method} {path.removeprefix('/v1')}", Access())
+
+
+def _check_origin(request: web.Request) -> None:
+    """Refuses requests that a page of another site makes in somebody's browser."""
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    origin = request.headers.get("Origin")
+    if site not in ("none", "same-origin"):
+        raise Refusal(403, f"a page of another site made this request (Sec-Fetch-Site: {site})")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        raise Refusal(403, f"a page of another site made this request (Origin: {origin})")
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.setdefault("Cache-Control", "no-store")
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
 
 
 async def _renew(security: Security, context: ssl.SSLContext) -> None:

@@ -110,6 +110,18 @@ ROUTES: Final[Mapping[str, Access]] = {
     f"{verb} {path}": access
     for access, routes in (
         (
+            _PUBLIC,
+            (
+                "GET /",
+                "GET /app.css",
+                "GET /favicon.svg",
+                "GET /app/{file}",
+                "GET /vendor/{file}",
+                "POST /firesteel/v1/session",
+                "DELETE /firesteel/v1/session",
+            ),
+        ),
+        (
             _people(Role.VIEWER),
             (
                 "GET /config",
@@ -128,6 +140,7 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /jobs/{job}/checkpoints/{trigger}",
                 "GET /savepoint-disposal/{trigger}",
                 "GET /taskmanagers",
+                "POST /firesteel/v1/session/codes",
             ),
         ),
         (
@@ -144,7 +157,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     )
     for verb, path in (route.split(" ", 1) for route in routes)
 }
-"""The routes of the REST API, `METHOD /path`, with and without /v1."""
+"""The routes of the REST API, `METHOD /path`; those of Flink with and without /v1."""
 
 
 def access_of(method: str) -> Access:

@@ -7,6 +7,7 @@ private key issues tokens; the public key verifies them, without a call to anoth
 from __future__ import annotations
 
 import functools
+import hashlib
 import secrets
 from collections.abc import Callable
 
@@ -82,6 +83,11 @@ class TokenVerifier:
         self._now_s = now_s
         self._is_revoked = is_revoked
         self._decoded = functools.lru_cache(_CACHED)(self._decode)
+
+    @property
+    def key_id(self) -> str:
+        """Differs between clusters with different keys."""
+        return hashlib.sha256(self._key.public_bytes_raw()).hexdigest()[:12]
 
     def verify(self, token: str) -> Identity:
         """Raises InvalidToken, ExpiredToken or RevokedToken."""

@@ -1,0 +1,1 @@
+"""Firesteel's own routes, below /firesteel/v1."""
