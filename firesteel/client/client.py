@@ -83,9 +83,12 @@ class Client:
     Raises ClusterUnreachable: at once if nobody listens, or else after ten seconds at most.
     """
 
-    def __init__(self, address: str, *, conf: Configuration | None = None) -> None:
+    def __init__(
+        self, address: str, *, conf: Configuration | None = None, own_cluster: bool = False
+    ) -> None:
+        """`own_cluster`: this process has started the cluster, and is its administrator."""
         self._conf = conf or Configuration.load()
-        self._connection = Connection(address, self._conf)
+        self._connection = Connection(address, self._conf, own_cluster=own_cluster)
         self.address = self._connection.address
 
     # ---- jobs

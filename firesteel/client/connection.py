@@ -38,14 +38,15 @@ class Connection:
     """Connects when it is created. Raises ClusterUnreachable.
 
     `address` is HOST:PORT, or zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID with the ensemble
-    that elects the leader, and the location in it.
+    that elects the leader, and the location in it. `own_cluster`: this process has started the
+    cluster.
     """
 
-    def __init__(self, address: str, conf: Configuration) -> None:
+    def __init__(self, address: str, conf: Configuration, *, own_cluster: bool = False) -> None:
         self.address = address if address.startswith(ZOOKEEPER) else checked_address(address)
         self._security: ClientSecurity | None = None
         if conf.get(options.SECURITY_ENABLED):
-            self._security = ClientSecurity(conf)
+            self._security = ClientSecurity(conf, own_cluster=own_cluster)
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
         self._finder: LeaderFinder | None = None

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from firesteel.common.security.credentials import TOKEN_VARIABLE
+
 SERVICES = ("dispatcher", "resourcemanager", "jobmaster", "taskexecutor")
 SAFE_PATH = "PYTHONSAFEPATH"
 _FIRESTEEL = Path(__file__).resolve().parents[1]
@@ -32,10 +34,11 @@ def import_path(inherited: str | None) -> str:
 
 def service_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a process that runs a service, or starts some. Modules in its
-    current folder are not imported.
+    current folder are not imported, and the token of a client is not inherited.
     """
     search_path = import_path(inherited.get("PYTHONPATH"))
-    return {**inherited, "PYTHONPATH": search_path, SAFE_PATH: "1"}
+    kept = {name: value for name, value in inherited.items() if name != TOKEN_VARIABLE}
+    return {**kept, "PYTHONPATH": search_path, SAFE_PATH: "1"}
 
 
 def make_importable() -> None:

@@ -238,7 +238,8 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
     )
     command_line = [sys.executable, "-m", "firesteel", "run", "-t", "local"]
     command_line += ["--task-executors", "1", "--slots", "1", str(job)]
-    with started(command_line, cwd=ROOT) as run:
+    of_another_cluster = {**os.environ, "FIRESTEEL_TOKEN": "of another cluster"}
+    with started(command_line, cwd=ROOT, env=of_another_cluster) as run:
         output = ""
         while not ("1 RUNNING" in output and "{'value': " in output):  # its state and its rows
             output += (read := line(run))

@@ -22,6 +22,7 @@ from firesteel.client.job_details import ClusterOverview
 from firesteel.common.config import Configuration, options
 from firesteel.common.installation import service_environment
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking, temporary
+from firesteel.common.security.folder import SecurityFolder, security_directory
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ class LocalCluster:
             temporary.sweep()
         path = self._given_directory or temporary.make()
         self._directory = ClusterDirectory(path)
+        if SecurityFolder(security_directory(self.conf)).is_clients:  # of another cluster
+            own = {options.SECURITY_DIRECTORY.key: str(self._directory.path / "security")}
+            self.conf = self.conf.with_overrides(own)
         try:
             lifeline, self._lifeline = os.pipe()
             try:
@@ -126,7 +130,7 @@ class LocalCluster:
         # Imported late: the supervisor, which imports this module, needs neither gRPC nor Arrow.
         from firesteel.client.client import Client
 
-        client = Client(self.address, conf=self.conf)
+        client = Client(self.address, conf=self.conf, own_cluster=True)
         self._clients.append(client)
         return client
 

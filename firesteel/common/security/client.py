@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.common.security.folder import SecurityFolder, security_directory
 from firesteel.common.security.listening import is_loopback_host
 from firesteel.errors import FiresteelError
@@ -16,8 +17,6 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from firesteel.common.security.credentials import Certificate
     from firesteel.common.security.keys import Keys
-
-TOKEN_VARIABLE = "FIRESTEEL_TOKEN"
 
 
 class ClientSecurity:
@@ -27,11 +26,18 @@ class ClientSecurity:
     token, and a certificate, from an administrator.
     """
 
-    def __init__(self, conf: Configuration) -> None:
+    def __init__(self, conf: Configuration, *, own_cluster: bool = False) -> None:
+        """`own_cluster`: this process has started the cluster, and is its administrator, whatever
+        token its environment has for another one.
+        """
         self._conf = conf
+        self._own_cluster = own_cluster
 
     def token(self) -> str:
         """Returns the client's token. Raises FiresteelError if it cannot be read."""
+        folder = SecurityFolder(security_directory(self._conf))
+        if self._own_cluster:
+            return folder.token()
         if given := os.environ.get(TOKEN_VARIABLE, "").strip():
             return given
         if path := self._conf.get(options.SECURITY_TOKEN_FILE):
@@ -41,7 +47,6 @@ class ClientSecurity:
                 raise FiresteelError(
                     f"the token cannot be read ({options.SECURITY_TOKEN_FILE.key}): {error}"
                 ) from None
-        folder = SecurityFolder(security_directory(self._conf))
         if folder.is_clients:
             return folder.token("client.token")
         if not (folder.path / "admin.token").exists():

@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+TOKEN_VARIABLE = "FIRESTEEL_TOKEN"  # the environment variable with the token of a client
 BEARER = "Bearer "  # before a token, in the header `authorization`
 _VARIABLE = "FIRESTEEL_SLOT_CREDENTIALS"
 

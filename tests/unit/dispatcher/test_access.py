@@ -16,7 +16,7 @@ from dispatcher.service import Dispatcher
 from firesteel.client.client import Client
 from firesteel.common.config import Configuration
 from firesteel.common.metrics import Registry
-from firesteel.common.security.client import TOKEN_VARIABLE
+from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import PEOPLE, Role
 from firesteel.common.security.security import Security

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import socket
 import ssl
 import time
@@ -15,11 +16,13 @@ import pytest
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.installation import service_environment
 from firesteel.common.metrics import Registry
 from firesteel.common.rpc.bearer import caller
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.rpc.status import Reason, reason_of
-from firesteel.common.security.client import TOKEN_VARIABLE, ClientSecurity
+from firesteel.common.security.client import ClientSecurity
+from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.listening import check_listens_securely, uses_tls
 from firesteel.common.security.roles import Role
@@ -146,6 +149,8 @@ def test_a_client_finds_its_token(folder, monkeypatch, tmp_path) -> None:
     assert ClientSecurity(with_file).token() == "from the file"
     monkeypatch.setenv(TOKEN_VARIABLE, "from the environment")
     assert ClientSecurity(with_file).token() == "from the environment"
+    assert ClientSecurity(with_file, own_cluster=True).token() == folder.token()
+    assert TOKEN_VARIABLE not in service_environment(os.environ)
 
 
 def test_a_token_file_that_is_missing_is_named() -> None:
