@@ -135,7 +135,16 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 Reason.INVALID_REQUEST,
                 f"a token cannot be valid for {request.valid_s} s: expected 1 s to five years",
             )
-        token = self._security.token_for(request.subject, role, valid_s=request.valid_s)
+        if request.own_jobs and role not in (Role.OPERATOR, Role.SUBMITTER):
+            await abort(
+                context,
+                Reason.INVALID_REQUEST,
+                f"a token of a {role.value} cannot be limited to jobs of its bearer: expected an"
+                " operator or a submitter",
+            )
+        token = self._security.token_for(
+            request.subject, role, valid_s=request.valid_s, own_jobs=request.own_jobs
+        )
         identity = self._security.verifier.verify(token)
         stored = TokenDescription(
             token_id=identity.token_id,
@@ -144,6 +153,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
             created_by=caller().subject,
             created_ms=int(self._now_s() * 1000),
             expires_ms=int(identity.expires_s * 1000),
+            own_jobs=request.own_jobs,
         )
         await self._in_store(context, lambda: self._store.add_token(stored))
         certificate = self._security.client_certificate(request.subject, role, request.valid_s)

@@ -22,6 +22,7 @@ _tokens = sa.Table(
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("expires_ms", sa.BigInteger, nullable=False),
     sa.Column("revoked_ms", sa.BigInteger, nullable=False),  # 0: it is not revoked
+    sa.Column("own_jobs", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 _audit = sa.Table(
     "audit",

@@ -64,6 +64,8 @@ _jobs = sa.Table(
     # A serialised JobHistory: the job's statuses, failures and warnings. NULL until a JobMaster
     # reports it.
     sa.Column("history", sa.LargeBinary),
+    # The name of who submitted it; empty: not known.
+    sa.Column("owner", sa.Text, nullable=False, server_default=""),
 )
 
 # Complete checkpoints and savepoints; a job restarts from the one with the highest id.
@@ -264,6 +266,7 @@ class JobStore:
                     restart_history=row.restart_history,
                     history=row.history or b"",
                     handover=row.handover or b"",
+                    owner=row.owner,
                 )
                 for row in connection.execute(query)
             ]
@@ -567,6 +570,7 @@ def _add(connection: Connection, record: JobAdded) -> None:
         "graph_id": record.graph_id,
         "start_ms": record.start_ms,
         "recovers": record.recovers,
+        "owner": record.owner,
     }
     query = sa.select(*(_jobs.c[name] for name in row)).where(_jobs.c.job_id == record.job_id)
     if (stored := connection.execute(query).mappings().first()) is None:

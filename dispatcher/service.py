@@ -25,7 +25,7 @@ from firesteel._proto import access_pb2, access_pb2_grpc, dispatcher_pb2, dispat
 from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability import leaders_of
-from firesteel.common.ids import Epoch
+from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office, lead
 from firesteel.common.metrics import Registry
 from firesteel.common.rpc.gate import Gate
@@ -188,8 +188,13 @@ class Dispatcher:
         tokens = await asyncio.to_thread(store.access.tokens)
         self._security.revoked |= {token.token_id for token in tokens if token.revoked_ms}
         self._storing_audit = asyncio.create_task(self._audit.store(store.access), name="audit")
+        self._security.owner_of = self._owner_of
         servicer = AccessServicer(store.access, self._security)
         self._access_gate.open(servicer, store.epoch)
+
+    def _owner_of(self, job_id: str) -> str | None:
+        job = self.shell.core.find(JobId(job_id)) if self.shell else None
+        return job.owner if job else None
 
     async def _lead(self) -> None:
         assert self.shell is not None, "it has taken office"

@@ -37,6 +37,7 @@ from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import options
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
+from firesteel.common.rpc.bearer import answering
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.status import Reason, abort, pass_on
 from firesteel.common.states import JobStatus
@@ -83,7 +84,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             problem = _store_problem(self._shell.store_problem)
             await abort(context, Reason.STORE_UNAVAILABLE, problem)
         try:
-            refusal = await self._shell.submit(graph)
+            refusal = await self._shell.submit(graph, _caller_name())
         except sa.exc.SQLAlchemyError as error:
             problem = _store_problem(str(getattr(error, "orig", error)).splitlines()[0])
             await abort(context, Reason.STORE_UNAVAILABLE, problem)
@@ -477,6 +478,12 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             log.warning("the outcome of a checkpoint's commit is unknown", reason=str(error))
             await abort(context, Reason.OUTCOME_UNKNOWN, str(error))
         return dispatcher_pb2.CommitCheckpointResponse()
+
+
+def _caller_name() -> str:
+    """Returns who calls; empty without authentication."""
+    who = answering.get(None)
+    return who.subject if who else ""
 
 
 async def _refuse(context: _Context, refusal: Refusal | None, job_id: str) -> None:

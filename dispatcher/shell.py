@@ -232,7 +232,7 @@ class Shell:
 
     # ---- for the servicer
 
-    async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
+    async def submit(self, graph: job_graph_pb2.JobGraph, owner: str = "") -> Refusal | None:
         """Submits the job; returns once it is stored. Raises the job store's errors."""
 
         def encode() -> tuple[bytes, str]:
@@ -253,6 +253,7 @@ class Shell:
                     graph=content,
                     blob_hashes=frozenset(blob.hash for blob in graph.blobs),
                     recovers=graph.batch or self._takes_checkpoints(graph),
+                    owner=owner,
                 )
             )
             accepted = refusal is None
@@ -380,6 +381,11 @@ class Shell:
         """Returns details from the job's JobMaster while it lives, from the store once the job
         ended. With `checkpoints`, includes the subtasks' parts of them while the JobMaster lives.
         """
+        details = await self._details(job, checkpoints)
+        details.owner = job.owner
+        return details
+
+    async def _details(self, job: SubmittedJob, checkpoints: bool) -> job_master_pb2.JobDetails:
         for _ in range(20):
             if job.status.globally_terminal:
                 return await self._stored_details(job)

@@ -235,6 +235,7 @@ class DispatcherCore:
                 graph_id=event.graph_id,
                 start_ms=start_ms,
                 recovers=event.recovers,
+                owner=event.owner,
             )
             job.note("submitted", now)
             self.table.add(job)
@@ -245,6 +246,7 @@ class DispatcherCore:
                     graph_id=event.graph_id,
                     start_ms=start_ms,
                     recovers=event.recovers,
+                    owner=event.owner,
                 )
             )
             self._commands.append(Answer(request=event.request))

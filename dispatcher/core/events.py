@@ -22,6 +22,7 @@ class SubmitJob:
     graph: bytes = field(repr=False)  # serialised
     blob_hashes: frozenset[str]  # the files that the graph needs
     recovers: bool = False  # whether a new JobMaster continues the job when its JobMaster is lost
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

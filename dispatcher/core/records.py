@@ -17,6 +17,7 @@ class JobAdded:
     graph_id: str
     start_ms: int
     recovers: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

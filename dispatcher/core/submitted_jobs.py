@@ -69,6 +69,7 @@ class SubmittedJob:
     job_id: JobId
     name: str
     graph_id: str
+    owner: str = ""  # the name of who submitted it; empty: not known
     status: JobStatus = JobStatus.INITIALIZING  # changed only by `report` and `end`
     start_ms: int = 0
     end_ms: int = 0  # 0: not ended

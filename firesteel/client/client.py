@@ -474,9 +474,15 @@ class Client:
         answer = self._access("WhoAmI", access_pb2.WhoAmIRequest())
         return answer.subject, answer.role
 
-    def create_token(self, subject: str, role: str, *, valid_s: int) -> CreatedToken:
-        """Creates a token for `subject`. Raises FiresteelError for a bad name, role or time."""
-        request = access_pb2.CreateTokenRequest(subject=subject, role=role, valid_s=valid_s)
+    def create_token(
+        self, subject: str, role: str, *, valid_s: int, own_jobs: bool = False
+    ) -> CreatedToken:
+        """Creates a token for `subject`. With `own_jobs`, it acts on jobs alone that a bearer of
+        this name has submitted. Raises FiresteelError for a bad name, role or time.
+        """
+        request = access_pb2.CreateTokenRequest(
+            subject=subject, role=role, valid_s=valid_s, own_jobs=own_jobs
+        )
         return CREATED_TOKEN.decode(self._access("CreateToken", request))
 
     def tokens(self) -> list[TokenDescription]:

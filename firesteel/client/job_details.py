@@ -27,6 +27,7 @@ class JobOverview:
     start_ms: int
     end_ms: int  # 0: not ended
     tasks_by_state: dict[str, int]
+    owner: str = ""  # the name of who submitted it; empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,7 @@ class JobDetails:
     waiting_for: str = ""
     checkpoints: tuple[CheckpointDetails, ...] = ()  # the most recent ones, newest first
     warnings: tuple[str, ...] = ()
+    owner: str = ""  # the name of who submitted it; empty: not known
 
     @property
     def states(self) -> Counter[ExecutionState]:

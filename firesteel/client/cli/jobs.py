@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, name, resolve_job
+from firesteel.common.security.roles import ADMINISTRATOR
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
 
@@ -66,8 +67,11 @@ def _section(title: str, jobs: Iterable[JobOverview], none: str) -> None:
 
 
 def job_line(job: JobOverview) -> str:
-    """Formats a job as Flink does; scripts parse this line."""
-    return f"{_local_time(job.start_ms)} : {job.job_id} : {job.name} ({job.status.name})"
+    """Formats a job as Flink does; scripts parse this line. The name of an owner other than the
+    cluster's administrator follows.
+    """
+    line = f"{_local_time(job.start_ms)} : {job.job_id} : {job.name} ({job.status.name})"
+    return line if job.owner in ("", ADMINISTRATOR) else f"{line} by {job.owner}"
 
 
 def _local_time(ms: int) -> str:

@@ -38,10 +38,15 @@ def token() -> None:
 @token.command(
     epilog="\b\nExamples:\n"
     "  firesteel token create grafana --role viewer --valid 365d\n"
-    "  firesteel token create ada --role submitter --out ada-credentials"
+    "  firesteel token create ada --role submitter --own-jobs --out ada-credentials"
 )
 @click.argument("subject", metavar="NAME", type=name)
 @click.option("--role", type=click.Choice(_ROLES), required=True, help="What its bearer may do.")
+@click.option(
+    "--own-jobs",
+    is_flag=True,
+    help="Let an operator or submitter act on jobs alone that NAME has submitted. All are shown.",
+)
 @click.option(
     "--valid",
     metavar="DURATION",
@@ -57,7 +62,9 @@ def token() -> None:
     "instead of printing the token.",
 )
 @address_option(otherwise="localhost:6123")
-def create(subject: str, role: str, valid: str, out: Path | None, address: str | None) -> None:
+def create(
+    subject: str, role: str, own_jobs: bool, valid: str, out: Path | None, address: str | None
+) -> None:
     """Creates a token for NAME and prints it. It is shown only now."""
     try:
         valid_s = parse_duration_s(valid)
@@ -66,7 +73,7 @@ def create(subject: str, role: str, valid: str, out: Path | None, address: str |
     if out is not None and out.exists():
         raise click.UsageError(f"--out: {out} exists; name a new folder")
     with connect(address) as client:
-        created = client.create_token(subject, role, valid_s=int(valid_s))
+        created = client.create_token(subject, role, valid_s=int(valid_s), own_jobs=own_jobs)
     expires = time.strftime("%Y-%m-%d %H:%M", time.localtime(created.description.expires_ms / 1000))
     click.echo(
         f"Token {created.description.token_id} of {subject} ({role}), until {expires}.", err=True
@@ -107,7 +114,8 @@ def list_tokens(address: str | None) -> None:
     table = new_table("Id", "Name", "Role", "State", "Expires", "Created by", gives_way=("Name",))
     for each in tokens:
         state, expires = _state(each), clock(each.expires_ms)
-        table.add_row(each.token_id, each.subject, each.role, state, expires, each.created_by)
+        role = f"{each.role} of own jobs" if each.own_jobs else each.role
+        table.add_row(each.token_id, each.subject, role, state, expires, each.created_by)
     console().print(table)
 
 

@@ -52,6 +52,7 @@ def job(
         f"Started {clock(details.start_ms)}, "
         + (f"ended {clock(details.end_ms)}, " if details.end_ms else "")
         + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
+        + (f", submitted by {details.owner}" if details.owner else "")
     )
     for warning in details.warnings:
         yield Text(f"Warning: {warning}", style="yellow")

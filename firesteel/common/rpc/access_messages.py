@@ -19,6 +19,7 @@ class TokenDescription:
     created_ms: int
     expires_ms: int
     revoked_ms: int = 0  # 0: it is not revoked
+    own_jobs: bool = False  # it is for the jobs of its bearer alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,13 +45,18 @@ class Call:
 
 class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses calls whose callers are unknown, or not allowed. `audit` is called for each refused
-    call, and after each call that the table of access wants audited.
+    call, and after each call that the table of access wants audited. `owner_of` returns the owner
+    of a job; None: there is no such job.
     """
 
     def __init__(
-        self, verifier: TokenVerifier, audit: Callable[[Call], None] | None = None
+        self,
+        verifier: TokenVerifier,
+        audit: Callable[[Call], None] | None = None,
+        owner_of: Callable[[str], str | None] = lambda job_id: None,
     ) -> None:
         self._verifier = verifier
+        self._owner_of = owner_of
         self._audit = audit
 
     async def intercept_service(
@@ -98,7 +103,9 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         job_id = _job_of(request)
         try:
             identity = self._identity(context)
-            _check(identity, name, access, job_id)
+            _check(identity, name, access)
+            if identity.own_jobs and access.for_owners:
+                self._check_owner(identity, job_id)
         except _Refused as refused:
             log.warning("refused a call", peer=context.peer(), method=name, reason=str(refused))
             self._record(name, context, refused.identity, job_id, refused.reason.name)
@@ -131,6 +138,21 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             raise _Refused(Reason.CREDENTIAL_INVALID, f"{error}; {_HOW_TO}") from None
         raise _Refused(Reason.NO_CREDENTIAL, f"the call carries no credential; {_HOW_TO}")
 
+    def _check_owner(self, identity: Identity, job_id: str) -> None:
+        """Raises _Refused unless the caller owns the job."""
+        owner = self._owner_of(job_id) if job_id else ""
+        if owner is None or owner == identity.subject:  # the servicer refuses unknown jobs
+            return
+        of_whom = f", which is {owner}'s" if owner else ""
+        job = f"the job {job_id[:80]}{of_whom}" if job_id else "anything but its own jobs"
+        raise _Refused(
+            Reason.NOT_ALLOWED,
+            f"{identity} may not act on {job}",
+            identity,
+            role=identity.role.value,
+            job_id=job_id[:80],
+        )
+
     def _record(
         self, name: str, context: Any, identity: Identity | None, job_id: str, outcome: str
     ) -> None:
@@ -160,24 +182,15 @@ class _Refused(Exception):
         self.metadata = metadata
 
 
-def _check(identity: Identity, name: str, access: Access, job_id: str) -> None:
-    """Raises _Refused unless the caller may call the method for the job."""
-    role = identity.role.value
+def _check(identity: Identity, name: str, access: Access) -> None:
+    """Raises _Refused unless the caller may call the method."""
     if not access.allows(identity):
         raise _Refused(
             Reason.NOT_ALLOWED,
             f"{identity} may not call {name.rpartition('/')[2]}, which is for: {access}",
             identity,
-            role=role,
+            role=identity.role.value,
             needed=access.least.value if access.least else "",
-        )
-    if identity.job_id and job_id and identity.job_id != job_id:
-        raise _Refused(
-            Reason.NOT_ALLOWED,
-            f"{identity} may not access the job {job_id}",
-            identity,
-            role=role,
-            job_id=job_id,
         )
 
 

@@ -32,6 +32,13 @@ class Access:
         """
         return self.least is not None and self.least is not Role.VIEWER
 
+    @property
+    def for_owners(self) -> bool:
+        """Whether a bearer who is limited to own jobs calls it for these alone: it acts on a job,
+        or reads its rows.
+        """
+        return self.least is Role.OPERATOR
+
     def allows(self, identity: Identity) -> bool:
         if identity.role in self.processes:
             return True

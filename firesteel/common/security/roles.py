@@ -37,6 +37,7 @@ class Role(Enum):
         return self is other
 
 
+ADMINISTRATOR = "admin"  # the name of the user who has created the keys
 PEOPLE = (Role.VIEWER, Role.OPERATOR, Role.SUBMITTER, Role.ADMIN)
 
 
@@ -48,10 +49,8 @@ class Identity:
     role: Role
     token_id: str = ""  # empty: a certificate
     expires_s: float = 0.0  # seconds since 1970
-    # The job that the bearer works for: it may access no other job. Empty: any job.
-    job_id: str = ""
-    epoch: int = 0
+    own_jobs: bool = False  # it acts on jobs alone that it has submitted
 
     def __str__(self) -> str:
-        scope = f" of job {self.job_id}" if self.job_id else ""
+        scope = " of own jobs" if self.own_jobs else ""
         return f"{self.subject} ({self.role.value}{scope})"

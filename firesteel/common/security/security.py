@@ -61,6 +61,8 @@ class Security:
         self._certificate: Certificate | None = None
         # Called for calls that are refused, and for those that the table of access wants audited.
         self.audit: Callable[[Any], None] = lambda call: None
+        # Returns the name of a job's owner; None: this process does not know the job.
+        self.owner_of: Callable[[str], str | None] = lambda job_id: None
         self.revoked: set[str] = set()  # the ids of tokens that this process refuses
         self._verifier = folder.verifier(self.revoked.__contains__)
         self._renew_at_s = 0.0
@@ -108,9 +110,9 @@ class Security:
             subject, Role.SLOT, hosts=self._hosts, valid_s=SLOT_LIVES_S
         )
 
-    def token_for(self, subject: str, role: Role, *, valid_s: float) -> str:
+    def token_for(self, subject: str, role: Role, *, valid_s: float, own_jobs: bool = False) -> str:
         """Returns a token for somebody else."""
-        return self._folder.issuer().issue(subject, role, valid_s=valid_s)
+        return self._folder.issuer().issue(subject, role, valid_s=valid_s, own_jobs=own_jobs)
 
     def client_certificate(self, subject: str, role: Role, valid_s: float) -> Certificate:
         """Returns a certificate for a client, with which it connects over TLS."""

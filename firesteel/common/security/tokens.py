@@ -46,8 +46,7 @@ class TokenIssuer:
         role: Role,
         *,
         valid_s: float,
-        job_id: str = "",
-        epoch: int = 0,
+        own_jobs: bool = False,
     ) -> str:
         """Returns a token for `subject`, valid for `valid_s` seconds from now."""
         if valid_s <= 0:
@@ -61,8 +60,8 @@ class TokenIssuer:
             "iat": now_s,
             "exp": now_s + max(1, int(valid_s)),
         }
-        if job_id:
-            claims |= {"job": job_id, "epoch": epoch}
+        if own_jobs:
+            claims["own_jobs"] = True
         return jwt.encode(claims, self._key, algorithm=_ALGORITHM)
 
 
@@ -116,8 +115,7 @@ class TokenVerifier:
                 role=Role(claims["role"]),
                 token_id=str(claims["jti"]),
                 expires_s=float(claims["exp"]),
-                job_id=str(claims.get("job", "")),
-                epoch=int(claims.get("epoch", 0)),
+                own_jobs=bool(claims.get("own_jobs", False)),
             )
         except (jwt.InvalidTokenError, ValueError, TypeError):
             raise InvalidToken(

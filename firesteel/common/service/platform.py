@@ -134,7 +134,11 @@ class GrpcTransport:
             return new_server(services)
         from firesteel.common.rpc.authentication import Authentication
 
-        checks = Authentication(security.verifier, lambda call: security.audit(call))
+        checks = Authentication(
+            security.verifier,
+            audit=lambda call: security.audit(call),
+            owner_of=lambda job_id: security.owner_of(job_id),
+        )
         return new_server(services, authentication=checks)
 
     def bind(self, server: grpc.aio.Server, host: str, port: int) -> str:

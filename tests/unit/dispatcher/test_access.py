@@ -9,21 +9,35 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dispatcher.service import Dispatcher
 from firesteel.client.client import Client
 from firesteel.common.config import Configuration
+from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry
+from firesteel.common.process import StartFailed
 from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import PEOPLE, Role
 from firesteel.common.security.security import Security
-from firesteel.common.service.platform import SYSTEM, GrpcTransport
+from firesteel.common.service.platform import SYSTEM, GrpcTransport, Process
 from firesteel.errors import FiresteelError, JobNotFound
+from tests.job_master import job, vertex
 
 UNKNOWN_JOB = "0" * 32
+
+
+class NoProcesses:
+    pid = 1
+
+    async def spawn(self, *arguments: Any, **named: Any) -> Process:
+        raise StartFailed("no process starts here")
+
+    def kill(self, pid: int) -> None:
+        pass
 
 
 @pytest.fixture
@@ -46,7 +60,9 @@ async def _dispatcher(directory: Path, conf: Configuration) -> AsyncIterator[Dis
         directory=directory,
         resource_manager="127.0.0.1:1",
         registry=Registry.from_configuration(conf),
-        platform=replace(SYSTEM, transport=GrpcTransport(security), security=security),
+        platform=replace(
+            SYSTEM, transport=GrpcTransport(security), security=security, processes=NoProcesses()
+        ),
     )
     await dispatcher.start()
     running = asyncio.create_task(dispatcher.run())
@@ -126,6 +142,42 @@ async def test_bad_requests_for_tokens_say_why(
 async def test_an_unknown_token_cannot_be_revoked(dispatcher, conf) -> None:
     with pytest.raises(FiresteelError, match="no token 'x' was created on this cluster"):
         await _as(None, dispatcher, conf, lambda client: client.revoke_token("x"))
+
+
+async def test_a_token_for_own_jobs_acts_on_no_others(dispatcher, conf) -> None:
+    graph, other = (replace(job(vertex("a", 1)), job_id=JobId(c * 32)) for c in "12")
+
+    async def token(subject: str, role: str) -> str:
+        made = await _as(
+            None,
+            dispatcher,
+            conf,
+            lambda client: client.create_token(subject, role, valid_s=60, own_jobs=True),
+        )
+        return str(made.token)
+
+    ada, bob = await token("ada", "submitter"), await token("bob", "operator")
+    await _as(ada, dispatcher, conf, lambda client: client.submit(graph))
+    await _as(None, dispatcher, conf, lambda client: client.submit(other))
+    owners = {
+        each.job_id: each.owner for each in await _as(bob, dispatcher, conf, Client.list_jobs)
+    }
+    assert owners == {graph.job_id: "ada", other.job_id: "admin"}
+    details = await _as(bob, dispatcher, conf, lambda client: client.job_details(graph.job_id))
+    assert details.owner == "ada"
+    acts = {
+        "CancelJob": lambda client: client.cancel(graph.job_id),
+        "RemoveJob": lambda client: client.remove(graph.job_id),
+        "DisposeSavepoint": lambda client: client.dispose_savepoint("/tmp/savepoint"),
+    }
+    for act in acts.values():
+        with pytest.raises(FiresteelError, match=r"bob \(operator of own jobs\) may not act on"):
+            await _as(bob, dispatcher, conf, act)
+    with pytest.raises(FiresteelError, match="which is admin's"):
+        await _as(ada, dispatcher, conf, lambda client: client.cancel(other.job_id))
+    await _as(ada, dispatcher, conf, acts["CancelJob"])
+    with pytest.raises(FiresteelError, match="a token of a viewer cannot be limited"):
+        await token("eve", "viewer")
 
 
 async def test_the_audit_log_has_changes_and_refusals(dispatcher, conf, tmp_path) -> None:

@@ -36,9 +36,9 @@ def test_a_store_of_the_version_before_gets_the_tables_of_a_new_one(tmp_path: Pa
     JobStore(JobStore.sqlite_url(old)).close()
     engine = sa.create_engine(JobStore.sqlite_url(old))
     with engine.begin() as connection:
-        for table in ("tokens", "audit"):
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-        migrations.set_version(connection, "0009")
+        connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN owner")
+        connection.exec_driver_sql("ALTER TABLE tokens DROP COLUMN own_jobs")
+        migrations.set_version(connection, "0010")
     engine.dispose()
     store = JobStore(JobStore.sqlite_url(old))
     assert store.access.tokens() == []

@@ -35,8 +35,8 @@ class Answers(dispatcher_pb2_grpc.DispatcherServicer):
         jobs = [dispatcher_pb2.JobOverview(name=str(caller()))]
         return dispatcher_pb2.ListJobsResponse(jobs=jobs)
 
-    async def CommitCheckpoint(self, request, context):
-        return dispatcher_pb2.CommitCheckpointResponse()
+    async def RemoveJob(self, request, context):
+        return dispatcher_pb2.RemoveJobResponse()
 
     async def WatchJob(self, request, context):
         yield job_master_pb2.JobDetails(name=str(caller()))
@@ -65,7 +65,10 @@ def issuer(key, clock) -> TokenIssuer:
 async def address(key, clock) -> AsyncIterator[str]:
     server = new_server(
         [dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]],
-        authentication=Authentication(TokenVerifier(key.public_key(), now_s=clock)),
+        authentication=Authentication(
+            TokenVerifier(key.public_key(), now_s=clock),
+            owner_of={"mine": "ada", "other": "bob", "old": ""}.get,
+        ),
     )
     dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Answers(), server)
     address = bind(server, "127.0.0.1", 0)
@@ -149,15 +152,30 @@ async def test_a_channel_carries_the_token_of_its_time(address, issuer, clock):
         await stub.ListJobs(dispatcher_pb2.ListJobsRequest())
 
 
-async def test_a_process_of_a_job_may_access_that_job_only(address, issuer):
-    token = issuer.issue("jm", Role.JOB_MASTER, valid_s=60, job_id="mine", epoch=1)
+@pytest.mark.parametrize(
+    ("job_id", "message"),
+    [
+        ("mine", None),
+        ("unknown", None),  # the servicer refuses it
+        ("other", "ada (operator of own jobs) may not act on the job other, which is bob's"),
+        ("old", "ada (operator of own jobs) may not act on the job old"),
+        ("", "may not act on anything but its own jobs"),
+    ],
+)
+async def test_a_bearer_limited_to_own_jobs_acts_on_these_alone(job_id, message, address, issuer):
+    token = issuer.issue("ada", Role.OPERATOR, valid_s=60, own_jobs=True)
     async with aio_channel(address) as channel:
         stub = _stub(channel, token)
-        await stub.CommitCheckpoint(dispatcher_pb2.CommitCheckpointRequest(job_id="mine"))
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await stub.CommitCheckpoint(dispatcher_pb2.CommitCheckpointRequest(job_id="other"))
-        assert reason_of(error.value) is Reason.NOT_ALLOWED
-        assert "may not access the job other" in str(error.value.details())
+        request = dispatcher_pb2.RemoveJobRequest(job_id=job_id)
+        if message is None:
+            await stub.RemoveJob(request)
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.RemoveJob(request)
+            assert reason_of(error.value) is Reason.NOT_ALLOWED
+            assert message in str(error.value.details())
+        request = job_master_pb2.JobDetailsRequest(job_id=job_id)  # all jobs are shown
+        assert [one.name async for one in stub.WatchJob(request)] != []
 
 
 async def test_streams_are_checked_before_they_begin(address, issuer):

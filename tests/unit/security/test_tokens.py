@@ -45,10 +45,11 @@ def verifier(key: Ed25519PrivateKey, clock: Clock) -> TokenVerifier:
 
 
 def test_a_verified_token_says_who_its_bearer_is(issuer: TokenIssuer, verifier: TokenVerifier):
-    token = issuer.issue("slot-1", Role.SLOT, valid_s=60, job_id="job", epoch=3)
+    token = issuer.issue("ada", Role.OPERATOR, valid_s=60, own_jobs=True)
     identity = verifier.verify(token)
-    assert (identity.subject, identity.role) == ("slot-1", Role.SLOT)
-    assert (identity.job_id, identity.epoch) == ("job", 3)
+    assert (identity.subject, identity.role) == ("ada", Role.OPERATOR)
+    assert identity.own_jobs
+    assert not verifier.verify(issuer.issue("ada", Role.OPERATOR, valid_s=60)).own_jobs
     assert identity.expires_s == 1_000_060
 
 
