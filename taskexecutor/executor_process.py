@@ -28,7 +28,7 @@ from taskexecutor.executor import (
     JVM_LOST_EXIT_CODE,
     LINK_LOST_EXIT_CODE,
 )
-from taskexecutor.memory import resident_bytes
+from taskexecutor.memory import TreeMemory, tree_memory
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +47,7 @@ class _Running:
     task: asyncio.Task[None]
     slot_index: int
     child: Process | None = None
+    memory: TreeMemory | None = None  # as last measured
 
     def end(self) -> None:
         if self.child is None:
@@ -69,7 +70,7 @@ class ExecutorProcesses:
         task_executor_id: str,
         post: Callable[[events.Event], None],
         platform: Platform,
-        measure: Callable[[Sequence[int]], dict[int, int]] = resident_bytes,
+        measure: Callable[[Sequence[int]], dict[int, TreeMemory]] = tree_memory,
     ) -> None:
         self._conf = conf
         self._directory = directory
@@ -102,6 +103,11 @@ class ExecutorProcesses:
 
     def knows(self, executor_id: ExecutorId) -> bool:
         return executor_id in self._running
+
+    def memory(self, executor_id: ExecutorId) -> TreeMemory | None:
+        """Returns the memory of a process as last measured. May be called from any thread."""
+        running = self._running.get(executor_id)
+        return None if running is None else running.memory
 
     def run(self, command: commands.StartProcess) -> None:
         task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")
@@ -218,8 +224,11 @@ class ExecutorProcesses:
             except Exception:
                 log.exception("cannot measure memory")
                 continue
-            for pid, used_bytes in used.items():
-                self._post(events.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
+            for pid, memory in used.items():
+                executor_id = pids[pid]
+                if (running := self._running.get(executor_id)) is not None:
+                    running.memory = memory
+                self._post(events.MemorySampled(executor_id=executor_id, used_bytes=memory.total))
 
 
 def _remove_files_of_dead(*folders_of_process: Path | None) -> None:

@@ -10,34 +10,118 @@ shared memory counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from firesteel.common.metrics import Sample
+from taskexecutor.executor import JVM_STATUS
+
+_SLOT = "flink_taskmanager_Status_Slot_Memory_"
+_JVM = b"java"  # the name of a JVM's process
 
 
-def resident_bytes(roots: Sequence[int], *, with_files: bool = False) -> dict[int, int]:
-    """Returns the resident memory of each root and its descendants, without roots that have died.
-    `with_files` also counts file pages, in each process that maps them.
+class TreeMemory(NamedTuple):
+    """The resident memory of a process and its descendants, in bytes."""
+
+    python: int  # the Python process and all other processes except JVMs
+    jvm: int
+    shared: int
+    files: int  # file pages, in each process that maps them; not part of the total
+
+    @property
+    def total(self) -> int:
+        return self.python + self.jvm + self.shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotMemory:
+    """The memory of a slot by part, in bytes. None: not known yet, or the JVM does not respond.
+
+    `resident` divides what counts against the limit. The heap and the other memory that the JVM
+    reports are within its resident memory; reserved pages that it has not touched are not resident.
+    """
+
+    limit: int
+    resident: TreeMemory | None
+    jvm_heap_used: int | None
+    jvm_heap_committed: int | None
+    jvm_heap_max: int | None
+    jvm_non_heap_used: int | None  # metaspace and compiled code
+    jvm_non_heap_committed: int | None
+    jvm_direct_used: int | None  # direct buffers
+
+    def samples(self, labels: Mapping[str, str]) -> list[Sample]:
+        """Returns the parts that its process does not report itself."""
+        parts = {"Limit": self.limit}
+        if self.resident is not None:
+            parts |= {
+                "Total": self.resident.total,
+                "JVM": self.resident.jvm,
+                "Python": self.resident.python,
+                "Shared": self.resident.shared,
+            }
+        return [Sample(_SLOT + name, labels, value) for name, value in parts.items()]
+
+
+def slot_memory(
+    *, limit: int, resident: TreeMemory | None, reported: Iterable[Sample]
+) -> SlotMemory:
+    """Combines a measured tree with the samples that the slot's process reports of its JVM."""
+    values = {
+        name.removeprefix(JVM_STATUS): int(value)
+        for name, _, value in reported
+        if name.startswith(JVM_STATUS)
+    }
+    return SlotMemory(
+        limit=limit,
+        resident=resident,
+        jvm_heap_used=values.get("Memory_Heap_Used"),
+        jvm_heap_committed=values.get("Memory_Heap_Committed"),
+        jvm_heap_max=values.get("Memory_Heap_Max"),
+        jvm_non_heap_used=values.get("Memory_NonHeap_Used"),
+        jvm_non_heap_committed=values.get("Memory_NonHeap_Committed"),
+        jvm_direct_used=values.get("Memory_Direct_MemoryUsed"),
+    )
+
+
+def tree_memory(roots: Sequence[int]) -> dict[int, TreeMemory]:
+    """Returns the resident memory of each root and its descendants, without roots that have
+    died.
     """
     children: dict[int, list[int]] = {}
     parents = _parents()
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
-    used: dict[int, int] = {}
+    used: dict[int, TreeMemory] = {}
     for root in roots:
         if root not in parents:
             continue
-        waiting, total, most_shared = [root], 0, 0
+        waiting, python, jvm, shared, files = [root], 0, 0, 0, 0
         while waiting:
             pid = waiting.pop()
-            own, files, shared = _memory_bytes(pid)
-            total += own + files if with_files else own
-            most_shared = max(most_shared, shared)
+            process = _process_memory(pid)
+            if process.is_jvm:
+                jvm += process.own
+            else:
+                python += process.own
+            shared = max(shared, process.shared)
+            files += process.files
             waiting += children.get(pid, ())
-        used[root] = total + most_shared
+        used[root] = TreeMemory(python, jvm, shared, files)
     return used
 
 
-def _memory_bytes(pid: int) -> tuple[int, int, int]:
-    """Returns the bytes of the process's resident anonymous, file and shared memory pages."""
+class _ProcessMemory(NamedTuple):
+    """The bytes of a process's resident anonymous, file and shared memory pages."""
+
+    own: int = 0
+    files: int = 0
+    shared: int = 0
+    is_jvm: bool = False
+
+
+def _process_memory(pid: int) -> _ProcessMemory:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             status = file.read()
@@ -46,8 +130,8 @@ def _memory_bytes(pid: int) -> tuple[int, int, int]:
             for name in (b"RssAnon:", b"RssFile:", b"RssShmem:")
         )
     except (OSError, IndexError, ValueError):  # the process has just ended
-        return 0, 0, 0
-    return own, files, shared
+        return _ProcessMemory()
+    return _ProcessMemory(own, files, shared, is_jvm=status.startswith(b"Name:\t" + _JVM + b"\n"))
 
 
 def _parents() -> dict[int, int]:

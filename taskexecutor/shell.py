@@ -31,6 +31,7 @@ from taskexecutor.core.core import TaskExecutorCore
 from taskexecutor.core.settings import Settings
 from taskexecutor.executor_process import ExecutorProcesses
 from taskexecutor.job_files import JobFiles
+from taskexecutor.memory import SlotMemory, slot_memory
 from taskexecutor.results import Results
 from taskexecutor.servicer import ExecutorLinkServicer
 from taskexecutor.streams import JobMasterStream, ResourceManagerStream
@@ -322,6 +323,21 @@ class TaskExecutor:
         self._serving.pop(executor_id, None)
         self._core_loop.post(events.ProcessLinkBroken(executor_id=executor_id))
 
+    def memory_of_slots(self) -> dict[int, SlotMemory]:
+        """Returns the memory of each slot with a process, by its index. May be called from any
+        thread.
+        """
+        table = self.core.table
+        return {
+            slot.index: slot_memory(
+                limit=table.limit(slot).total_bytes,
+                resident=self._processes.memory(process.executor_id),
+                reported=self._samples.get(process.executor_id, ()),
+            )
+            for slot in table.slots
+            if (process := slot.process) is not None
+        }
+
     # -- messages to masters and Prometheus
 
     def _registration(self) -> resource_manager_pb2.TaskExecutorRegistration:
@@ -348,6 +364,8 @@ class TaskExecutor:
         yield Sample("flink_taskmanager_storedPartitions", self._labels, stored.partitions)
         yield Sample("flink_taskmanager_storedBytes", self._labels, stored.size_bytes)
         yield from self.core.table.refusals.samples("flink_taskmanager_", self._labels)
+        for index, memory in self.memory_of_slots().items():
+            yield from memory.samples({**self._labels, "slot": str(index)})
         for samples in list(self._samples.values()):
             for sample in samples:
                 yield sample._replace(labels={**self._labels, **sample.labels})

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from taskexecutor.memory import resident_bytes
+from taskexecutor.memory import tree_memory
 
 IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 700
 INTERVAL_S = 0.2
@@ -34,7 +34,8 @@ def resident_mb(executor: psutil.Process) -> float:
     """Returns the resident memory of the Python process and its children. Pages that slots share
     are counted in each of them, and so are pages of files, which a slot's limit excludes.
     """
-    return resident_bytes([executor.pid], with_files=True).get(executor.pid, 0) / 1e6
+    memory = tree_memory([executor.pid]).get(executor.pid)
+    return 0.0 if memory is None else (memory.total + memory.files) / 1e6
 
 
 def proportional_mb(executor: psutil.Process) -> float:

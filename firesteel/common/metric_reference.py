@@ -55,7 +55,23 @@ _PROCESS = {
     "Memory_Heap_Used": "Used heap; the resident memory of a Python process.",
     "Memory_Heap_Committed": "Committed heap; the resident memory of a Python process.",
     "Memory_Heap_Max": "Maximum heap; the memory of the machine for a Python process.",
+    "Memory_NonHeap_Used": "Used metaspace and compiled code; 0 for a Python process.",
+    "Memory_NonHeap_Committed": "Committed metaspace and compiled code; 0 for a Python process.",
+    "Memory_NonHeap_Max": "Their limit; -1 for none.",
     "Threads_Count": "Number of threads.",
+}
+_COLLECTORS = {
+    f"GarbageCollector_{collector}_{name}": f"{what} {when}."
+    for collector, when in {
+        "Copy": "in the young generation, in slots of up to two cores",
+        "MarkSweepCompact": "in the old generation, in slots of up to two cores",
+        "PS_Scavenge": "in the young generation, in larger slots",
+        "PS_MarkSweep": "in the old generation, in larger slots",
+        "G1_Young_Generation": "in the young generation, under the name of Flink's default"
+        " collector",
+        "G1_Old_Generation": "in the old generation, likewise",
+    }.items()
+    for name, what in {"Count": "Collections", "Time": "Their total time (ms)"}.items()
 }
 
 GROUPS = (
@@ -187,8 +203,26 @@ GROUPS = (
         "Series of the JVM of a slot have the label `slot`.",
         {
             **_PROCESS,
+            "Memory_Direct_Count": "Direct buffers of a slot's JVM.",
+            "Memory_Direct_MemoryUsed": "Their memory (bytes).",
+            "Memory_Direct_TotalCapacity": "Their capacity (bytes).",
             "GarbageCollector_All_Count": "Garbage collections of a slot's JVM.",
             "GarbageCollector_All_Time": "Their total time (ms).",
+            **_COLLECTORS,
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_Status_Slot_Memory_",
+        "Memory of slots",
+        ("host", "tm_id", "slot"),
+        "Pages of files do not count. `JVM`, `Python` and `Shared` add up to `Total`. They are"
+        " measured every `taskmanager.memory.watch.interval`.",
+        {
+            "Limit": "Memory of the slot's profile (bytes). A slot that exceeds it is killed.",
+            "Total": "Resident memory of the slot's processes (bytes).",
+            "JVM": "Resident memory of the JVM: heap, metaspace, code and buffers (bytes).",
+            "Python": "Resident memory of Python and of its child processes (bytes).",
+            "Shared": "Memory in which Python and the JVM exchange rows (bytes).",
         },
     ),
 )

@@ -304,6 +304,8 @@ def process_samples(
         Sample(f"{prefix}Memory_Heap_Used", labels, float(memory.rss)),
         Sample(f"{prefix}Memory_Heap_Committed", labels, float(memory.rss)),
         Sample(f"{prefix}Memory_Heap_Max", labels, float(psutil.virtual_memory().total)),
+        *(Sample(f"{prefix}Memory_NonHeap_{n}", labels, 0.0) for n in ("Used", "Committed")),
+        Sample(f"{prefix}Memory_NonHeap_Max", labels, -1.0),
         Sample(f"{prefix}Threads_Count", labels, float(threads)),
     ]
 

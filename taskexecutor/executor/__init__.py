@@ -12,3 +12,6 @@ PROGRAM_MODULES = "program-modules"  # in the job's folder: the program's own mo
 
 # Environment variable: the path of the slot's log, for Spark's Python workers.
 LOG_VARIABLE = "FIRESTEEL_SLOT_LOG"
+
+# Prefix of the metrics of a slot's JVM.
+JVM_STATUS = "flink_taskmanager_Status_JVM_"

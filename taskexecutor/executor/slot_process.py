@@ -39,6 +39,7 @@ from taskexecutor.executor.exchange.security import JobKey
 from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.interpreter import import_pandas, import_pandas_aside
 from taskexecutor.executor.job_threads import JobThreads
+from taskexecutor.executor.jvm_status import JvmStatus
 from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 from taskexecutor.executor.running_tasks import MetricsReporter, RunningTasks
 from taskexecutor.executor.state import StateBackends
@@ -49,7 +50,6 @@ log = structlog.get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
-_JVM_STATUS = "flink_taskmanager_Status_JVM_"
 _STATIC_TABLE = "flink_taskmanager_job_staticTable_"
 
 
@@ -94,6 +94,7 @@ class Host:
         self._job_threads: JobThreads | None = None
         self._surroundings: JobSurroundings | None = None
         self._static_tables: StaticTables | None = None
+        self._jvm_status: JvmStatus | None = None
         self._user_roots: tuple[str, ...] = ()
 
     def serve(self) -> None:
@@ -188,7 +189,9 @@ class Host:
 
     def _slot_samples(self) -> list[MetricSample]:
         """Runs in the metrics thread."""
-        samples = _status_samples(self._engine.session, self._slot)
+        if self._jvm_status is None:
+            self._jvm_status = JvmStatus(self._engine.session, self._slot)
+        samples = self._jvm_status.samples()
         tables, job_id = self._static_tables, self._job_id
         for table in tables.status() if tables is not None else ():
             labels = {"slot": str(self._slot), "job_id": job_id, "table": table.name}
@@ -410,25 +413,3 @@ def _await_end(jvm_pid: int) -> None:
     waiting.register(jvm, select.POLLIN)
     waiting.poll()
     os.close(jvm)
-
-
-def _status_samples(session: Any, slot: int) -> list[MetricSample]:
-    """Returns the Status metrics of the slot's JVM, under Flink's names with the slot as an
-    additional label; none if the JVM does not respond.
-    """
-    try:
-        factory = session._jvm.java.lang.management.ManagementFactory
-        heap = factory.getMemoryMXBean().getHeapMemoryUsage()
-        collectors = list(factory.getGarbageCollectorMXBeans())
-        values = {
-            "Memory_Heap_Used": heap.getUsed(),
-            "Memory_Heap_Committed": heap.getCommitted(),
-            "Memory_Heap_Max": heap.getMax(),
-            "Threads_Count": factory.getThreadMXBean().getThreadCount(),
-            "GarbageCollector_All_Count": sum(c.getCollectionCount() for c in collectors),
-            "GarbageCollector_All_Time": sum(c.getCollectionTime() for c in collectors),
-        }
-    except Exception:
-        return []
-    labels = {"slot": str(slot)}
-    return [MetricSample(_JVM_STATUS + name, labels, value) for name, value in values.items()]

@@ -246,6 +246,9 @@ def test_the_metrics_of_a_process_itself(registry: Registry) -> None:
             "Memory_Heap_Used",
             "Memory_Heap_Committed",
             "Memory_Heap_Max",
+            "Memory_NonHeap_Used",
+            "Memory_NonHeap_Committed",
+            "Memory_NonHeap_Max",
             "Threads_Count",
         )
     }

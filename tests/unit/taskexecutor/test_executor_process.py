@@ -13,19 +13,20 @@ import pytest
 
 from firesteel.common.config import Configuration
 from firesteel.common.ids import ExecutorId
+from firesteel.common.metrics import Sample
 from firesteel.common.process import StartFailed
 from firesteel.common.service.platform import SYSTEM
 from firesteel.common.units import MIB
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment, ProcessShape
 from taskexecutor.executor_process import ExecutorProcesses, exit_text, start_failure
-from taskexecutor.memory import resident_bytes
+from taskexecutor.memory import TreeMemory, slot_memory, tree_memory
 
 
 def test_resident_memory_of_a_tree() -> None:
-    used = resident_bytes([os.getpid(), 2**30])
+    used = tree_memory([os.getpid(), 2**30])
     assert list(used) == [os.getpid()]
-    assert used[os.getpid()] > 10 * MIB
+    assert used[os.getpid()].total >= used[os.getpid()].python > 10 * MIB
 
 
 _SHARES = """
@@ -48,8 +49,9 @@ def test_memory_that_processes_share_counts_once() -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"resident\n"
-        used = resident_bytes([parent.pid])[parent.pid]
-    assert 64 * MIB < used < 2 * 64 * MIB
+        used = tree_memory([parent.pid])[parent.pid]
+    assert used.shared >= 64 * MIB
+    assert used.total < 2 * 64 * MIB
 
 
 _MAPS = """
@@ -73,9 +75,28 @@ def test_pages_of_files_do_not_count(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"resident\n"
-        used = resident_bytes([process.pid])[process.pid]
-        with_files = resident_bytes([process.pid], with_files=True)[process.pid]
-    assert 0 < used < 64 * MIB < with_files
+        used = tree_memory([process.pid])[process.pid]
+    assert 0 < used.total < 64 * MIB < used.files
+
+
+def test_the_memory_of_a_slot_combines_its_processes_with_the_reports_of_its_jvm() -> None:
+    tree = TreeMemory(python=100, jvm=300, shared=20, files=7)
+    heap = [
+        Sample(f"flink_taskmanager_Status_JVM_Memory_Heap_{name}", {}, value)
+        for name, value in (("Used", 50.0), ("Committed", 64.0), ("Max", 512.0))
+    ]
+    memory = slot_memory(limit=1_000, resident=tree, reported=heap)
+    assert (memory.jvm_heap_used, memory.jvm_heap_committed, memory.jvm_heap_max) == (50, 64, 512)
+    assert memory.jvm_non_heap_used is None
+    assert {s.name.rpartition("_")[2]: s.value for s in memory.samples({})} == {
+        "Limit": 1_000,
+        "Total": 420,
+        "JVM": 300,
+        "Python": 100,
+        "Shared": 20,
+    }
+    starting = slot_memory(limit=1_000, resident=None, reported=())
+    assert [s.value for s in starting.samples({})] == [1_000]
 
 
 def test_exit_codes_are_described_in_words() -> None:
