@@ -59,7 +59,14 @@ class Pages:
         }
 
     def handlers(self) -> Mapping[str, Handler]:
-        routes = ("/", "/app.css", "/favicon.svg", "/app/{file}", "/vendor/{file}")
+        routes = (
+            "/",
+            "/app.css",
+            "/favicon.svg",
+            "/app/{file}",
+            "/app/{folder}/{file}",
+            "/vendor/{file}",
+        )
         return {f"GET {route}": self._serve for route in routes}
 
     async def _serve(self, request: web.Request) -> web.Response:

@@ -55,6 +55,12 @@ def test_the_wheel_has_the_services_the_stubs_and_nothing_else(wheel: Path) -> N
     assert "firesteel/py.typed" in names
     java = "firesteel/_services/taskexecutor/executor/columnar/jvm/java"
     assert f"{java}/org/apache/spark/unsafe/FiresteelLocalTask.java" in names
+    dashboard = ROOT / "dispatcher" / "rest" / "dashboard"
+    assert {
+        f"firesteel/_services/{path.relative_to(ROOT).as_posix()}"
+        for path in dashboard.rglob("*")
+        if path.is_file()
+    } <= set(names)
 
 
 def required(distribution: Distribution) -> dict[str, Distribution]:

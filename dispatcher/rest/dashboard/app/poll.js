@@ -1,0 +1,88 @@
+// Hooks that keep data and times current while the page is visible.
+import { ApiError, clock, get } from "./api.js";
+import { useCallback, useEffect, useRef, useState } from "./html.js";
+
+export const POLL_MS = 2000;
+const RECENT = 32; // answers that are kept for pages that are opened again
+const answers = new Map();
+
+/** Reads a route now and every `every` milliseconds while the page is visible.
+ *
+ * `where`: the route, or null for none. `every`: a number or a function of the last data; 0 stops.
+ * Returns `{data, error, loading, refresh}`. After a failure, `data` stays the last answer, and
+ * `error` is an ApiError unless the server is only away, which the layout's banner says.
+ */
+export function usePoll(where, { query, every = POLL_MS } = {}) {
+  const key = where === null ? null : `${where}?${JSON.stringify(query ?? {})}`;
+  const initial = () => ({ key, data: answers.get(key) ?? null, error: null });
+  const [state, setState] = useState(initial);
+  const every_ = useRef(every);
+  every_.current = every;
+  const wake = useRef(() => {});
+
+  useEffect(() => {
+    if (key === null) return undefined;
+    setState((last) => (last.key === key ? last : initial()));
+    const controller = new AbortController();
+    let timer = 0;
+    let busy = false;
+    let data = answers.get(key) ?? null;
+
+    async function poll() {
+      clearTimeout(timer);
+      if (busy || controller.signal.aborted || document.hidden) return;
+      busy = true;
+      let wait;
+      try {
+        data = await get(where, { query, signal: controller.signal });
+        keep(key, data);
+        setState({ key, data, error: null });
+      } catch (error) {
+        if (controller.signal.aborted) return;
+        if (!(error instanceof ApiError)) throw error;
+        setState((last) => ({ ...last, key, error: error.away && last.data ? null : error }));
+        if (error.status === 401) return;
+        wait = error.away ? POLL_MS : 5 * POLL_MS;
+      } finally {
+        busy = false;
+      }
+      wait ??= typeof every_.current === "function" ? every_.current(data) : every_.current;
+      if (wait > 0) timer = setTimeout(poll, wait);
+    }
+
+    wake.current = poll;
+    document.addEventListener("visibilitychange", poll);
+    poll();
+    return () => {
+      controller.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", poll);
+    };
+  }, [key]);
+
+  const refresh = useCallback(() => wake.current(), []);
+  // The first render after a change of the route must not show the answer of the previous route.
+  const { data, error } = state.key === key ? state : initial();
+  return { data, error, loading: key !== null && data === null && error === null, refresh };
+}
+
+function keep(key, data) {
+  answers.delete(key);
+  answers.set(key, data);
+  if (answers.size > RECENT) answers.delete(answers.keys().next().value);
+}
+
+/** The server's time in milliseconds; the component renders again every second. Null stands still. */
+export function useNow(every = 1000) {
+  const [now, setNow] = useState(serverNow);
+  useEffect(() => {
+    if (!every) return undefined;
+    const timer = setInterval(() => document.hidden || setNow(serverNow()), every);
+    return () => clearInterval(timer);
+  }, [every]);
+  return now;
+}
+
+export function serverNow() {
+  return Date.now() + clock.get();
+}

@@ -1,0 +1,70 @@
+// The frame of every page of a job: its name, state and times, and the tabs of its pages.
+import { path } from "../api.js";
+import { exactCount } from "../format.js";
+import { html, useEffect } from "../html.js";
+import { POLL_MS, usePoll } from "../poll.js";
+import { href } from "../router.js";
+import { Elapsed, ENDED, State, Time } from "./values.js";
+import { Failure, Loading } from "./views.js";
+
+const TABS = [
+  { name: "graph", title: "Graph", parts: [] },
+  { name: "checkpoints", title: "Checkpoints", parts: ["checkpoints"] },
+  { name: "exceptions", title: "Exceptions", parts: ["exceptions"] },
+  { name: "logs", title: "Logs", parts: ["logs"] },
+  { name: "flamegraph", title: "Flame graph", parts: ["flamegraph"] },
+  { name: "rows", title: "Sample rows", parts: ["rows"] },
+];
+
+const ENDED_POLL_MS = 10_000; // an ended job changes only when it is removed
+
+/** `id`: of the job; `tab`: the name of the page's tab; `crumbs`: links below the job's name,
+ * `{title, href}`; `children`: a function of the job (the answer of GET jobs/ID).
+ */
+export function JobPage({ id, tab, crumbs = [], children }) {
+  const poll = usePoll(path("jobs", id), {
+    every: (job) => (ENDED.has(job.status) ? ENDED_POLL_MS : POLL_MS),
+  });
+  const job = poll.data;
+  const title = crumbs.at(-1)?.title ?? job?.name ?? "Job";
+  useEffect(() => { document.title = `${title} · Firesteel`; }, [title]);
+  if (!job && poll.error) {
+    const gone = poll.error.status === 404 ? "This job does not exist, or it has been removed." : undefined;
+    return html`<${Failure} error=${poll.error} title=${gone} />`;
+  }
+  return html`
+    <div class="page-head">
+      <nav aria-label="Breadcrumbs"><ol class="crumbs">
+        <li><a href=${href([])}>Jobs</a></li>
+        ${crumbs.length > 0 && html`<li><a href=${href(["jobs", id])}>${job?.name ?? id}</a></li>`}
+        ${crumbs.slice(0, -1).map((crumb) => html`<li key=${crumb.href}><a href=${crumb.href}>${crumb.title}</a></li>`)}
+        <li aria-current="page">${crumbs.at(-1)?.title ?? job?.name ?? id}</li>
+      </ol></nav>
+      ${crumbs.length === 0 && html`
+        <div class="row">
+          <h1 tabindex="-1">${job?.name ?? "\u00a0"}</h1>
+          ${job && html`<${State} name=${job.status} />`}
+        </div>
+        <div class="head-facts">${job && html`<${JobFacts} job=${job} />`}</div>`}
+    </div>
+    <nav class="tabs" aria-label="Pages of the job">${TABS.map((item) => html`
+      <a key=${item.name} href=${href(["jobs", id, ...item.parts])}
+        aria-current=${item.name === tab ? "page" : undefined}>${item.title}</a>`)}</nav>
+    ${poll.error && html`<div class="notice tone-warn" role="status"><strong>${
+      poll.error.status === 404 ? "This job has been removed; its last state is shown." : poll.error.message
+    }</strong></div>`}
+    ${job ? children(job) : html`<div class="card"><${Loading} rows=${9} /></div>`}`;
+}
+
+function JobFacts({ job }) {
+  return html`
+    <span><span class="muted">ID </span><code>${job.id}</code></span>
+    <span>Started <b><${Time} ms=${job.start_ms} now=${job.now_ms} /></b></span>
+    ${job.end_ms ? html`<span>Ended <b><${Time} ms=${job.end_ms} now=${job.now_ms} /></b></span>` : null}
+    <span>${job.end_ms ? "Ran" : "Running"} for <b><${Elapsed} start=${job.start_ms} end=${job.end_ms} /></b></span>
+    <span>Restarts <b>${exactCount(restarts(job))}</b></span>`;
+}
+
+function restarts(job) {
+  return (job.entered ?? []).filter(({ status }) => status === "RESTARTING").length;
+}
