@@ -27,19 +27,29 @@ from firesteel.common.units import shortest_duration, shortest_size
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 98
 CLUSTER_COMMANDS = ("cluster", "service", "stop-task-executor")
+PROGRAM_COMMANDS = ("run", "info", "package")
 SERVICES = ("dispatcher", "resourcemanager", "taskexecutor")
 JOBS = """\
 # Command line: jobs
 
 `firesteel COMMAND --help` prints the same texts. JOB is the id of a job, a prefix of it, or a name.
 [Run a session cluster](../how-to/session-cluster.md) explains how commands find their cluster, and
-[Command line: clusters](command-line-clusters.md) has the commands that start one.
+[Command line: programs](command-line-programs.md) has the commands that run programs, and
+[Command line: clusters](command-line-clusters.md) those that start clusters.
 
 `scripts/reference_pages.py` generates this page from the commands.
 
 ## Options that select the cluster
 
 Most commands have these options.
+"""
+PROGRAMS = """\
+# Command line: programs
+
+These commands run programs and package them. [Command line: jobs](command-line.md) has the
+commands for their jobs.
+
+`scripts/reference_pages.py` generates this page from the commands.
 """
 CLUSTERS = """\
 # Command line: clusters
@@ -77,8 +87,17 @@ def jobs() -> str:
     shared = _shared_options()
     parts = [JOBS, *map(_option, shared.values())]
     for name, command in main.commands.items():
-        if name not in CLUSTER_COMMANDS:
+        if name not in CLUSTER_COMMANDS + PROGRAM_COMMANDS:
             parts += _command(f"firesteel {name}", command, shared)
+    return "\n".join(parts) + "\n"
+
+
+def programs() -> str:
+    """Returns the page of the commands for programs."""
+    shared = _shared_options()
+    parts = [PROGRAMS]
+    for name in PROGRAM_COMMANDS:
+        parts += _command(f"firesteel {name}", main.commands[name], shared)
     return "\n".join(parts) + "\n"
 
 
@@ -208,6 +227,7 @@ def _wrapped(page: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": jobs,
+    "command-line-programs.md": programs,
     "command-line-clusters.md": clusters,
     "configuration.md": configuration,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),

@@ -100,11 +100,16 @@ def local_modules(names: Iterable[str]) -> list[LocalModule]:
         for _, file in () if module.zipped else module.files():
             if file.suffix != ".py":
                 continue
-            imports = _imports(str(file), file.stat().st_mtime_ns)
+            imports = imports_of_file(file)
             if taken := sorted(each for each in imports & TAKEN_IN_SLOTS if local_module(each)):
                 raise InvalidProgram(_taken(f"{file} imports", taken[0]))
             pending += sorted(imports)
     return [modules[name] for name in sorted(modules)]
+
+
+def imports_of_file(file: Path) -> frozenset[str]:
+    """Returns the top-level modules that a Python file imports anywhere."""
+    return _imports(str(file), file.stat().st_mtime_ns)
 
 
 def imports_of(code: CodeType, package: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ import firesteel
 from firesteel.client.cli.cluster import cluster, service
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
+from firesteel.client.cli.package import package
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.task_executors import stop_task_executor
@@ -80,6 +81,7 @@ def main() -> None:
 for command in (
     run,
     info,
+    package,
     list_jobs,
     show,
     logs,

@@ -72,6 +72,11 @@ def name(text: str) -> str:
     return text
 
 
+def listed(text: str) -> list[str]:
+    """Parses a comma-separated list."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 def definitions_option(
     help: str = "Set a configuration key. Repeatable.",
 ) -> Callable[[Any], Any]:

@@ -16,6 +16,7 @@ from firesteel.client.cli.arguments import (
     configuration,
     definitions_option,
     find_cluster,
+    listed,
 )
 from firesteel.client.signals import INTERRUPTED, exiting, is_ending
 from firesteel.common.config import Configuration, options, parse_definitions
@@ -23,6 +24,7 @@ from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, Jo
 
 if TYPE_CHECKING:
     from firesteel.client.execution_context import ExecutionContext
+    from firesteel.client.package import UnpackedProgram
     from firesteel.common.job_graph import JobGraph
 
 TARGETS = ("local", "remote")
@@ -133,7 +135,8 @@ def run(
     job_file: Path,
     job_arguments: tuple[str, ...],
 ) -> None:
-    """Runs a job file: a Python program that builds a pipeline and calls env.execute().
+    """Runs a job file: a Python program that builds a pipeline and calls env.execute(), or a
+    package of one (`firesteel package`).
 
     The job runs on the cluster that `list` and `show` would find. If there is none, `run` starts a
     cluster for it, which ends with the job. A line states which. Without -d, `run` shows the states
@@ -148,6 +151,7 @@ def run(
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.execution_context import ExecutionContext
+    from firesteel.client.package import opened_program
     from firesteel.client.progress import run_display
 
     conf = configuration(definitions)
@@ -167,8 +171,9 @@ def run(
             "--output shows the job's output while this command waits for it, but with -d it"
             " does not wait: use `firesteel logs --output --follow JOB` afterwards"
         )
-    check_syntax(job_file)
-    files = _files(conf, py_files, py_archives, py_requirements)
+    program = click.get_current_context().with_resource(opened_program(job_file))
+    check_syntax(program.main)
+    files = _files(conf, program, py_files, py_archives, py_requirements)
     display = run_display(lambda: _address(context))
 
     def submitted(job_id: str, graph: JobGraph) -> None:
@@ -207,7 +212,7 @@ def run(
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
     try:
         with exiting():
-            ran = run_program(job_file, job_arguments, context)
+            ran = run_program(program.main, job_arguments, context)
     except JobCanceled as error:
         if display.interrupted:
             click.echo(f"Cancelled job {error.job_id}.")
@@ -253,6 +258,7 @@ def info(
     from firesteel.client import render
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.execution_context import ExecutionContext
+    from firesteel.client.package import opened_program
 
     console = render.console()
 
@@ -260,14 +266,15 @@ def info(
         for part in render.plan(graph):
             console.print(part)
 
-    check_syntax(job_file)
+    program = click.get_current_context().with_resource(opened_program(job_file))
+    check_syntax(program.main)
     context = ExecutionContext(
         mode="plan-only",
         conf=configuration(definitions),
         overrides=_job_overrides(definitions, parallelism),
         on_job_graph=show,
     )
-    sys.exit(run_program(job_file, job_arguments, context).exit_code)  # type: ignore[arg-type]
+    sys.exit(run_program(program.main, job_arguments, context).exit_code)  # type: ignore[arg-type]
 
 
 def _prints(graph: JobGraph) -> bool:
@@ -331,18 +338,22 @@ def _recovery(path: str | None, allow_unmatched: bool, claim_mode: str | None) -
 
 
 def _files(
-    conf: Configuration, files: str | None, archives: str | None, requirements: str | None
+    conf: Configuration,
+    program: UnpackedProgram,
+    files: str | None,
+    archives: str | None,
+    requirements: str | None,
 ) -> tuple[list[str], list[str], str | None]:
-    """Returns the files of the options, else those of the configuration."""
+    """Returns the files of the program's package, and those of the options, or else of the
+    configuration.
+    """
+    named_files = listed(files) if files is not None else conf.get(options.PYTHON_FILES)
+    named_archives = listed(archives) if archives is not None else conf.get(options.PYTHON_ARCHIVES)
     return (
-        _listed(files) if files is not None else conf.get(options.PYTHON_FILES),
-        _listed(archives) if archives is not None else conf.get(options.PYTHON_ARCHIVES),
-        requirements or conf.get(options.PYTHON_REQUIREMENTS) or None,
+        [*program.files, *named_files],
+        [*program.archives, *named_archives],
+        requirements or program.requirements or conf.get(options.PYTHON_REQUIREMENTS) or None,
     )
-
-
-def _listed(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: int | None) -> Any:

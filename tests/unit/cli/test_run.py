@@ -22,6 +22,7 @@ from firesteel.client.cli.run import _cluster_of, _files, _job_overrides, _recov
 from firesteel.client.cluster import ClusterDirectory, ClusterState
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.files import prepared, python_archive, python_file
+from firesteel.client.package import UnpackedProgram
 from firesteel.common.config import Configuration
 from firesteel.common.job_graph import BlobKind, JobGraph
 from firesteel.errors import FiresteelError
@@ -37,6 +38,8 @@ large = numbers.transform(lambda df: df.where("value > 3"), name="Large")
 large.key_by("value").map_in_arrow(lambda it: it).sink_to(CollectSink())
 env.execute("numbers " + " ".join(sys.argv[1:]))
 """
+
+PROGRAM = UnpackedProgram(main=Path("job.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -300,8 +303,8 @@ def test_a_missing_file_to_ship_is_reported(job) -> None:
 
 def test_files_on_the_command_line_replace_those_of_the_configuration() -> None:
     conf = Configuration({"python.files": "a.py;b.py", "python.requirements": "r.txt"})
-    assert _files(conf, None, None, None) == (["a.py", "b.py"], [], "r.txt")
-    assert _files(conf, "c.py, d.zip", "m.zip#model", None) == (
+    assert _files(conf, PROGRAM, None, None, None) == (["a.py", "b.py"], [], "r.txt")
+    assert _files(conf, PROGRAM, "c.py, d.zip", "m.zip#model", None) == (
         ["c.py", "d.zip"],
         ["m.zip#model"],
         "r.txt",
@@ -356,3 +359,14 @@ def test_the_program_that_fails_leaves_no_context(job) -> None:
     with pytest.raises(ProgramFailed):
         planned(job("1 / 0"))
     assert execution_context.current() is None
+
+
+def test_the_files_of_a_package_come_first() -> None:
+    program = UnpackedProgram(
+        main=Path("job.py"), files=("p.py",), archives=("p.zip#p",), requirements="p.txt"
+    )
+    assert _files(Configuration(), program, "b.py", None, None) == (
+        ["p.py", "b.py"],
+        ["p.zip#p"],
+        "p.txt",
+    )
