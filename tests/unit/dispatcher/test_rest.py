@@ -15,7 +15,8 @@ import pytest
 
 from dispatcher.core.records import JobAdded, JobEnded
 from dispatcher.job_store import JobStore
-from dispatcher.rest.flink import views
+from dispatcher.rest.flink.checkpoints import checkpoints
+from dispatcher.rest.flink.jobs import exceptions, job
 from dispatcher.rest.server import RestServer
 from dispatcher.service import Dispatcher
 from firesteel.client.job_details import JobDetails
@@ -275,7 +276,7 @@ async def test_without_security_everybody_is_answered(tmp_path: Path) -> None:
 
 def test_numbers_are_present_for_a_job_without_anything() -> None:
     empty = JobDetails(job_id=UNKNOWN, name="", status=JobStatus.CREATED, start_ms=5)
-    shown = views.job(empty, now_ms=7)
+    shown = job(empty, now_ms=7)
     assert (shown["duration"], shown["end-time"], shown["vertices"]) == (2, -1, [])
-    assert views.checkpoints(empty)["summary"]["state_size"]["p999"] == 0
-    assert views.exceptions(empty, 5)["root-exception"] is None
+    assert checkpoints(empty)["summary"]["state_size"]["p999"] == 0
+    assert exceptions(empty, 5)["root-exception"] is None

@@ -1,0 +1,60 @@
+"""The cluster as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+import firesteel
+from dispatcher.rest.flink.shown import FLINK_VERSION, Json
+from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.requests import Handler
+from firesteel.client.job_details import ClusterOverview
+
+
+class ClusterRoutes:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "GET /config": self._config,
+            "GET /overview": self._overview,
+        }
+
+    async def _config(self, request: web.Request) -> web.Response:
+        return web.json_response(configuration(firesteel.__version__))
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        return web.json_response(overview(await self._gateway.cluster(request)))
+
+
+def configuration(version: str) -> Json:
+    return {
+        "refresh-interval": 3000,
+        "timezone-name": "UTC",
+        "timezone-offset": 0,
+        "flink-version": FLINK_VERSION,
+        "flink-revision": f"firesteel {version}",
+        "features": {
+            "web-submit": False,
+            "web-cancel": True,
+            "web-rescale": False,
+            "web-history": False,
+        },
+    }
+
+
+def overview(cluster: ClusterOverview) -> Json:
+    return {
+        "taskmanagers": len(cluster.task_executors),
+        "slots-total": cluster.slots_total,
+        "slots-available": cluster.slots_free,
+        "jobs-running": cluster.jobs_running,
+        "jobs-finished": cluster.jobs_finished,
+        "jobs-cancelled": cluster.jobs_canceled,
+        "jobs-failed": cluster.jobs_failed,
+        "flink-version": FLINK_VERSION,
+        "flink-commit": f"firesteel {cluster.version}",
+    }
