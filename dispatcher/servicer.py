@@ -29,8 +29,10 @@ from firesteel._proto import (
     job_graph_pb2,
     job_logs_pb2,
     job_master_pb2,
+    process_info_pb2,
     resource_manager_pb2,
 )
+from firesteel._proto.process_info_pb2_grpc import ProcessInfoStub
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.storage import StorageError
@@ -39,7 +41,7 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.rpc.bearer import answering
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.status import Reason, abort, pass_on
+from firesteel.common.rpc.status import Reason, abort, pass_on, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
@@ -49,6 +51,7 @@ WATCH_COALESCE_S = 0.05  # sends changes within this time together
 WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a change of state
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
+TASK_EXECUTOR_TIMEOUT_S = 5.0
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -322,13 +325,19 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             jobs_canceled=core.count(JobStatus.CANCELED),
             jobs_failed=core.count(JobStatus.FAILED),
         )
+        overview.MergeFrom(await self._resources())
+        return overview
+
+    async def _resources(self) -> resource_manager_pb2.ClusterOverview:
+        """Returns what the ResourceManager knows, or why it does not answer."""
+        overview = resource_manager_pb2.ClusterOverview()
         if not self._shell.resource_manager:
             overview.resource_manager_problem = "no ResourceManager is leading"
             return overview
         channel = self._shell.channel(self._shell.resource_manager)
         try:
             asked = ResourceManagerStub(channel).GetOverview(  # type: ignore[no-untyped-call]
-                request, timeout=RESOURCE_MANAGER_TIMEOUT_S
+                resource_manager_pb2.ClusterOverviewRequest(), timeout=RESOURCE_MANAGER_TIMEOUT_S
             )
             overview.MergeFrom(await asked)
         except grpc.aio.AioRpcError as error:
@@ -337,6 +346,51 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 f" ({error.code().name})"
             )
         return overview
+
+    async def DescribeProcess(
+        self, request: process_info_pb2.DescribeProcessRequest, context: _Context
+    ) -> process_info_pb2.ProcessDescription:
+        if not request.task_executor_id:
+            return await self._shell.process_info.describe()
+        stub = await self._task_executor(request.task_executor_id, context)
+        try:
+            description: process_info_pb2.ProcessDescription = await stub.DescribeProcess(
+                request, timeout=TASK_EXECUTOR_TIMEOUT_S
+            )
+        except grpc.aio.AioRpcError as error:
+            await _silent(request.task_executor_id, error, context)
+        return description
+
+    async def ReadLogFile(
+        self, request: process_info_pb2.ReadLogFileRequest, context: _Context
+    ) -> AsyncIterator[process_info_pb2.LogFileChunk]:
+        if not request.task_executor_id:
+            async for chunk in self._shell.process_info.read_log_file(request, context):
+                yield chunk
+            return
+        stub = await self._task_executor(request.task_executor_id, context)
+        try:
+            async for chunk in stub.ReadLogFile(request):
+                yield chunk
+        except grpc.aio.AioRpcError as error:
+            if reason_of(error) is Reason.LOG_FILE_NOT_FOUND:
+                await pass_on(context, error)
+            await _silent(request.task_executor_id, error, context)
+
+    async def _task_executor(self, task_executor_id: str, context: _Context) -> Any:
+        """Returns the stub of a TaskExecutor."""
+        overview = await self._resources()
+        for executor in overview.task_executors:
+            if executor.task_executor_id == task_executor_id:
+                return ProcessInfoStub(self._shell.channel(executor.address))  # type: ignore[no-untyped-call]
+        problem = overview.resource_manager_problem
+        await abort(
+            context,
+            Reason.RESOURCE_MANAGER_UNAVAILABLE if problem else Reason.TASK_EXECUTOR_NOT_FOUND,
+            problem or f"there is no TaskExecutor {task_executor_id[:80]!r}",
+            task_executor_id=task_executor_id[:80],
+        )
+        raise AssertionError("abort raises")
 
     async def StopTaskExecutor(
         self, request: resource_manager_pb2.StopTaskExecutorRequest, context: _Context
@@ -490,6 +544,17 @@ async def _refuse(context: _Context, refusal: Refusal | None, job_id: str) -> No
     if refusal is not None:
         reason = convert.REASONS[refusal.kind]
         await abort(context, reason, refusal.message, job_id=job_id[:80])
+
+
+async def _silent(
+    task_executor_id: str, error: grpc.aio.AioRpcError, context: _Context
+) -> NoReturn:
+    await abort(
+        context,
+        Reason.TASK_EXECUTOR_NOT_FOUND,
+        f"TaskExecutor {task_executor_id} does not answer ({error.code().name})",
+        task_executor_id=task_executor_id,
+    )
 
 
 async def _accept(context: _Context) -> None:

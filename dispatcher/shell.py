@@ -71,6 +71,7 @@ from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
 from firesteel.common.rpc.convert import JOB_GRAPH, state_number
+from firesteel.common.rpc.process_info import ProcessInfo
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.core import Tick
@@ -171,6 +172,7 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_directory = log_directory
         self._log_path = log_path
+        self.process_info = ProcessInfo(conf, registry, self.logs)
         self._permit = permit
         self._replaced = replaced
         self._running_jobs = registry.gauge("flink_jobmanager_numRunningJobs", {"host": host})

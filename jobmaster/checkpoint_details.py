@@ -13,11 +13,11 @@ _CHECKPOINT = View(
     Checkpoint,
     job_master_pb2.CheckpointDetails,
     given=(
-        *("savepoint", "triggered_ms", "duration_ms", "acknowledged", "tasks", "subtasks"),
+        *("savepoint", "triggered_ms", "duration_ms", "acknowledged", "tasks", "subtasks", "path"),
         *_TIMES,
     ),
 )
-_SUBTASK = View(Snapshot, job_master_pb2.SubtaskCheckpoint, given=("task",))
+_SUBTASK = View(Snapshot, job_master_pb2.SubtaskCheckpoint, given=("task", "vertex_id", "subtask"))
 
 
 def checkpoint_details(
@@ -45,8 +45,14 @@ def _details(
         duration_ms=round(checkpoint.duration_s(now) * 1000),
         acknowledged=len(snapshots),
         tasks=len(tasks),
+        path=checkpoint.savepoint_path,
         subtasks=[
-            _SUBTASK.encode(snapshots[attempt_id], task=execution.name)
+            _SUBTASK.encode(
+                snapshots[attempt_id],
+                task=execution.name,
+                vertex_id=execution.vertex.job_vertex.vertex.vertex_id,
+                subtask=execution.vertex.subtask,
+            )
             for attempt_id, execution in tasks.items()
             if subtasks and attempt_id in snapshots
         ],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from firesteel._proto import common_pb2, job_master_pb2
+from firesteel.common.config.redaction import redacted
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobVertex
 from firesteel.common.rpc.convert import ERROR, state_number
@@ -39,6 +40,7 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         waiting_for=core.waiting_for(now),
         checkpoints=checkpoint_details(core, now, subtasks=False),
         warnings=core.job.warnings,
+        configuration=redacted(graph.job_graph.config),
     )
 
 

@@ -13,7 +13,7 @@ from typing import assert_never
 import grpc
 import structlog
 
-from firesteel._proto import executor_pb2, job_logs_pb2, resource_manager_pb2
+from firesteel._proto import executor_pb2, job_logs_pb2, process_info_pb2, resource_manager_pb2
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
@@ -21,7 +21,7 @@ from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
-from firesteel.common.rpc import job_logs
+from firesteel.common.rpc import job_logs, process_info
 from firesteel.common.rpc.convert import SLOT_STATUS
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.common.service.platform import Platform
@@ -137,8 +137,15 @@ class TaskExecutor:
         later.
         """
         transport = self._platform.transport
-        self._server = transport.server([job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"]])
+        self._server = transport.server(
+            [
+                job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"],
+                process_info_pb2.DESCRIPTOR.services_by_name["ProcessInfo"],
+            ]
+        )
         job_logs.add_to_server(self._server, self._logs)
+        info = process_info.ProcessInfo(self._conf, self._metrics, self._logs)
+        process_info.add_to_server(self._server, info)
         self.address = transport.bind(self._server, self._host, 0)
         await self._server.start()
         self._metrics.add_source(self._slot_samples)

@@ -12,6 +12,7 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
+from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc import convert  # noqa: F401 - maps TaskMetrics
 from firesteel.common.rpc.mapping import Wire
 from firesteel.common.states import ExecutionState, JobStatus
@@ -77,6 +78,7 @@ class Vertex:
     operators: tuple[OperatorDetails, ...]
     subtasks: tuple[Subtask, ...]
     input_vertex_ids: tuple[str, ...]
+    input_partitioners: tuple[str, ...] = ()  # of these inputs: FORWARD, HASH, ...
 
     @property
     def states(self) -> Counter[ExecutionState]:
@@ -105,6 +107,8 @@ class SubtaskCheckpoint:
     alignment_ms: float  # from the first barrier to the last
     sync_ms: float  # in the task's thread
     async_ms: float  # writing files
+    vertex_id: str = ""
+    subtask: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,7 @@ class CheckpointDetails:
     sync_ms: float
     async_ms: float
     subtasks: tuple[SubtaskCheckpoint, ...] = ()
+    path: str = ""  # of a savepoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,7 @@ class JobDetails:
     checkpoints: tuple[CheckpointDetails, ...] = ()  # the most recent ones, newest first
     warnings: tuple[str, ...] = ()
     owner: str = ""  # the name of who submitted it; empty: not known
+    configuration: Mapping[str, str] = field(default_factory=dict)  # its own, without secrets
 
     @property
     def states(self) -> Counter[ExecutionState]:
@@ -159,6 +165,8 @@ class TaskExecutorOverview:
     stored_bytes: int = 0  # of blocking results
     slot_problem: str = ""  # why the process of one of its slots cannot start
     stops: bool = False  # it gets no more slots
+    total: ResourceProfile = UNKNOWN
+    remaining: ResourceProfile = UNKNOWN  # what its slots do not use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

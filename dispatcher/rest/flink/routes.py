@@ -21,6 +21,5 @@ class FlinkRoutes:
 
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of the routes of the table of access."""
-        return {
-            route: handler for group in self._groups for route, handler in group.handlers().items()
-        }
+        groups = (group(self._gateway).handlers() for group in _GROUPS)
+        return {route: handler for group in groups for route, handler in group.items()}

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from firesteel._proto import job_master_pb2 as pb
+from firesteel.common.config.redaction import redacted
 from firesteel.common.job_graph import JobGraph, JobVertex, Operator
 from firesteel.common.rpc.convert import ERROR, state_number
 from firesteel.common.rpc.mapping import View
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 
-_VERTEX = View(JobVertex, pb.VertexDetails, unmapped=("subtasks", "input_vertex_ids"))
+_VERTEX = View(
+    JobVertex,
+    pb.VertexDetails,
+    unmapped=("subtasks", "input_vertex_ids", "input_partitioners"),
+)
 View(Operator, pb.OperatorDetails, unmapped=("plan", "group", "choice"))
 
 
 def vertex_details(graph: JobGraph) -> list[pb.VertexDetails]:
     """Returns the vertices in the order of the graph, without subtasks and plans."""
-    inputs: dict[str, dict[str, None]] = {vertex.vertex_id: {} for vertex in graph.vertices}
+    inputs: dict[str, dict[str, str]] = {vertex.vertex_id: {} for vertex in graph.vertices}
     for edge in graph.edges:
-        inputs[edge.target_vertex_id][edge.source_vertex_id] = None
+        inputs[edge.target_vertex_id][edge.source_vertex_id] = edge.partitioner.name
     vertices = list(map(_VERTEX.encode, graph.vertices))
     for vertex in vertices:
         vertex.input_vertex_ids.extend(inputs[vertex.vertex_id])
+        vertex.input_partitioners.extend(inputs[vertex.vertex_id].values())
     return vertices
 
 
@@ -62,4 +68,5 @@ def without_tasks(
         end_ms=end_ms,
         waiting_for=waiting_for,
         warnings=earlier.warnings,
+        configuration=redacted(graph.config) if graph is not None else {},
     )

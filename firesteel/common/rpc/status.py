@@ -52,6 +52,7 @@ class Reason(Enum):
     JOB_IN_WRONG_STATE = auto()
     JOB_DATA_GONE = auto()
     BLOB_NOT_FOUND = auto()
+    LOG_FILE_NOT_FOUND = auto()
     CHECKPOINT_NOT_TAKEN = auto()
     SAVEPOINT_NOT_DISPOSED = auto()
     CHUNK_OUT_OF_ORDER = auto()
@@ -94,6 +95,7 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.JOB_IN_WRONG_STATE: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.JOB_DATA_GONE: grpc.StatusCode.NOT_FOUND,
         Reason.BLOB_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+        Reason.LOG_FILE_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
         Reason.CHECKPOINT_NOT_TAKEN: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.SAVEPOINT_NOT_DISPOSED: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.CHUNK_OUT_OF_ORDER: grpc.StatusCode.OUT_OF_RANGE,

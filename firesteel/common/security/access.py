@@ -69,6 +69,8 @@ METHODS: Final[Mapping[str, Access]] = {
             "WatchJob": _people(Role.VIEWER),
             "FetchLogs": _people(Role.VIEWER),
             "GetClusterOverview": _people(Role.VIEWER),
+            "DescribeProcess": _people(Role.VIEWER),
+            "ReadLogFile": _people(Role.VIEWER),
             "CancelJob": _people(Role.OPERATOR),
             "TakeCheckpoint": _people(Role.OPERATOR),
             "DisposeSavepoint": _people(Role.OPERATOR),
@@ -103,6 +105,10 @@ METHODS: Final[Mapping[str, Access]] = {
             "GetJobDetails": _processes(Role.DISPATCHER),
         },
         f"{_PACKAGE}.JobLogs": {"ReadJobLogs": _processes(Role.DISPATCHER)},
+        f"{_PACKAGE}.ProcessInfo": {
+            "DescribeProcess": _processes(Role.DISPATCHER),
+            "ReadLogFile": _processes(Role.DISPATCHER),
+        },
         f"{_PACKAGE}.ExecutorLink": {"Connect": _processes(Role.SLOT)},
         "grpc.health.v1.Health": {"Check": _PUBLIC, "Watch": _PUBLIC},
         "grpc.reflection.v1alpha.ServerReflection": {
