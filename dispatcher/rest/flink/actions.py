@@ -9,6 +9,7 @@ import grpc
 from aiohttp import web
 
 from dispatcher.rest.flink.shown import Json
+from dispatcher.rest.flink.throwables import failure_cause
 from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
 from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
@@ -128,7 +129,7 @@ class ActionRoutes:
         if not operation.done():
             return web.json_response({"status": {"id": "IN_PROGRESS"}})
         try:
-            outcome = operation.result()
+            outcome = shown(operation.result())
         except grpc.aio.AioRpcError as error:
-            raise Refusal(409, error.details() or error.code().name) from None
-        return web.json_response({"status": {"id": "COMPLETED"}, "operation": shown(outcome)})
+            outcome = {"failure-cause": failure_cause(error.details() or error.code().name)}
+        return web.json_response({"status": {"id": "COMPLETED"}, "operation": outcome})
