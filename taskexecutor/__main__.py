@@ -31,7 +31,7 @@ def _start_result_server(conf: Configuration, security: Security | None, host: s
     if security is not None:
         certificate = security.exchange_certificate(f"results-{os.getpid()}")
         of_exchange = ExchangeSecurity(
-            key_of=security.job_key, awaited_key=security.job_key, certificate=certificate
+            keys_of=security.job_keys, find=security.find_job_key, certificate=certificate
         )
     return FlightResultServer(
         host,

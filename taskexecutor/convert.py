@@ -293,11 +293,11 @@ TO_EXECUTOR: Envelope[
 ] = Envelope(
     executor_pb2.TaskExecutorToExecutor,
     {
-        "assign": Kind(commands.AssignProcess, unmapped=("job_key",)),
+        "assign": commands.AssignProcess,
         "cancel": Kind(commands.CancelInProcess, unmapped=("job_master_epoch",)),
         "release": commands.CleanProcess,
     },
-    others=("submit", "analyze", *_FOR_TASKS),
+    others=("submit", "analyze", "job_keys", *_FOR_TASKS),
     context=("executor_id",),
 )
 

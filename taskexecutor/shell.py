@@ -22,7 +22,8 @@ from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs, process_info
-from firesteel.common.rpc.convert import SLOT_STATUS
+from firesteel.common.rpc.convert import JOB_KEYS, SLOT_STATUS
+from firesteel.common.security.job_keys import WINDOW_S
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
@@ -89,6 +90,7 @@ class TaskExecutor:
             name="taskexecutor",
         )
         self._running: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._server: grpc.aio.Server | None = None
         self._processes = ExecutorProcesses(
             conf,
@@ -158,6 +160,8 @@ class TaskExecutor:
         )
         self._running = asyncio.create_task(self._core_loop.run(), name="taskexecutor")
         self._running.add_done_callback(self._core_ended)
+        if self._platform.security is not None:
+            self._renewing = asyncio.create_task(self._keep_job_keys_valid(), name="job-keys")
         self._core_loop.post(events.ReportDue())  # the first event starts every slot's process
         if self._results is not None:
             await self._results.serve(self._host)  # imports Arrow while processes start
@@ -180,6 +184,8 @@ class TaskExecutor:
         )
         await self._leaders.close()
         self._core_loop.stop()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -208,6 +214,8 @@ class TaskExecutor:
             case commands.CloseJobMaster():
                 if (stream := self._job_masters.pop(command.job_id, None)) is not None:
                     self._close(stream)
+                if self._platform.security is not None:
+                    self._platform.security.job_epochs.pop(command.job_id, None)
             case (
                 commands.SendHello()
                 | commands.OfferSlots()
@@ -230,10 +238,8 @@ class TaskExecutor:
                 self._processes.kill(command.executor_id, command.reason)
             case commands.AssignProcess():
                 self._serving[command.executor_id] = command.job_id
-                message = convert.TO_EXECUTOR.encode(command)
-                if self._platform.security is not None:
-                    message.assign.job_key = self._platform.security.job_key(command.job_id)
-                self._links.send(command.executor_id, message)
+                self._links.send(command.executor_id, convert.TO_EXECUTOR.encode(command))
+                self._send_job_keys(command.executor_id, command.job_id)
             case commands.CancelInProcess():
                 self._links.send(command.executor_id, convert.TO_EXECUTOR.encode(command))
             case commands.CleanProcess():
@@ -284,7 +290,27 @@ class TaskExecutor:
             platform=self._platform,
         )
         self._job_masters[command.job_id] = stream
+        if self._platform.security is not None:
+            self._platform.security.job_epochs[command.job_id] = command.epoch
+            self._renew_job_keys(command.job_id)
         stream.link.start()
+
+    def _renew_job_keys(self, job_id: JobId | None = None) -> None:
+        """Sends current keys to the slots of the job, or of all jobs."""
+        for executor_id, served in self._serving.items():
+            if job_id in (None, served):
+                self._send_job_keys(executor_id, served)
+
+    def _send_job_keys(self, executor_id: ExecutorId, job_id: JobId) -> None:
+        security = self._platform.security
+        if security is not None and job_id in security.job_epochs:
+            keys = JOB_KEYS.encode(security.job_keys(job_id))
+            self._links.send(executor_id, executor_pb2.TaskExecutorToExecutor(job_keys=keys))
+
+    async def _keep_job_keys_valid(self) -> None:
+        while True:
+            await asyncio.sleep(WINDOW_S / 4)
+            self._renew_job_keys()
 
     def _close(self, stream: JobMasterStream) -> None:
         closing = asyncio.create_task(stream.link.close())

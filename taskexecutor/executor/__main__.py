@@ -87,13 +87,13 @@ def main(
     # Imported while Spark starts: with the host, all modules that a job's first task needs.
     from taskexecutor.executor import convert
     from taskexecutor.executor.exchange import Exchange, ResultFolders
-    from taskexecutor.executor.exchange.security import ExchangeSecurity, JobKey
+    from taskexecutor.executor.exchange.security import ExchangeSecurity, SlotKeys
     from taskexecutor.executor.executor_link import ExecutorLink
     from taskexecutor.executor.operators import aggregates, connectors, dataframes  # noqa: F401
     from taskexecutor.executor.operators.registry import create_operator
     from taskexecutor.executor.slot_process import Host
 
-    job_key = JobKey()
+    job_keys = SlotKeys()
     connection = ExecutorLink(
         link,
         executor_id,
@@ -112,14 +112,14 @@ def main(
             codec="lz4" if conf.get(options.COMPRESSION_CODEC) == "LZ4" else None,
         ),
         security=ExchangeSecurity(
-            key_of=job_key.of, awaited_key=job_key.awaited, certificate=credentials.certificate
+            keys_of=job_keys.of, find=job_keys.find, certificate=credentials.certificate
         )
         if credentials
         else None,
     )
     host = Host(
         link=connection,
-        job_key=job_key,
+        job_keys=job_keys,
         exchange=exchange,
         engine=engine,
         create_operator=create_operator,

@@ -24,7 +24,7 @@ from firesteel.common import logs
 from firesteel.common.checkpoints.messages import CheckpointAnswer
 from firesteel.common.error_report import error_info
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
-from firesteel.common.rpc.convert import JOB_GRAPH, OPERATOR_EVENT
+from firesteel.common.rpc.convert import JOB_GRAPH, JOB_KEYS, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
@@ -35,7 +35,7 @@ from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.exchange import Exchange
-from taskexecutor.executor.exchange.security import JobKey
+from taskexecutor.executor.exchange.security import SlotKeys
 from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.interpreter import import_pandas, import_pandas_aside
 from taskexecutor.executor.job_threads import JobThreads
@@ -67,13 +67,13 @@ class Host:
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
         state_directory: str = "",
-        job_key: JobKey | None = None,
+        job_keys: SlotKeys | None = None,
     ) -> None:
-        """`state_directory` is state.backend.rocksdb.localdir. `job_key` holds the key of the job
-        for the exchange.
+        """`state_directory` is state.backend.rocksdb.localdir. `job_keys` has the keys of the
+        job for the exchange.
         """
         self._link = link
-        self._job_key = job_key or JobKey()
+        self._job_keys = job_keys or SlotKeys()
         self._exchange = exchange
         self._engine = engine
         self._create_operator = create_operator
@@ -161,8 +161,11 @@ class Host:
                 self._deliver(OPERATOR_EVENT.decode(message.operator_event))
             case "analyze":
                 self._start(self._analyze, message.analyze, name="analysis")
+            case "job_keys":
+                self._job_keys.assign(JOB_KEYS.decode(message.job_keys))
             case "release":
                 self._leave()
+                self._job_keys.assign(None)
                 self._link.send(convert.slot_released(message.release.allocation_id))
             case kind:
                 log.warning("unknown message", kind=kind)
@@ -174,7 +177,6 @@ class Host:
         if assign.python_paths:
             import_pandas()  # before the job's files can hide it
         self._job_id = assign.job_id
-        self._job_key.assign(assign.job_id, assign.job_key)
         self._job_threads = JobThreads()
         self._state_backends = StateBackends(
             managed_bytes=assign.managed_bytes, directory=self._state_directory

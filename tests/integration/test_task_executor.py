@@ -218,13 +218,14 @@ async def write_result(cluster: Cluster, allocation: str) -> tasks_pb2.StoredPar
 
 def rows_of(stored: tasks_pb2.StoredPartition, address: str) -> int:
     arrived = threading.Event()
-    key_of = folder().job_key
+    keys = folder()
+    own = keys.job_keys(JOB, 1)
     exchange = Exchange(
         host="127.0.0.1",
         window_bytes=2**20,
         batch_rows=1000,
         partition_timeout_s=60,
-        security=ExchangeSecurity(key_of=key_of, awaited_key=key_of),
+        security=ExchangeSecurity(keys_of=lambda job_id: own, find=keys.find_job_key),
     )
     gate = exchange.create_gate(
         job_id=JOB,

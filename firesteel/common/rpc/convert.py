@@ -7,6 +7,7 @@ from typing import Any
 
 from firesteel._proto import (
     common_pb2,
+    executor_pb2,
     job_graph_pb2,
     resource_manager_pb2,
     tasks_pb2,
@@ -23,6 +24,7 @@ from firesteel.common.job_graph import (
 from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
+from firesteel.common.security.job_keys import JobKeys
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import Choice, TaskMetrics
 from firesteel.errors import ErrorInfo
@@ -73,6 +75,7 @@ BLOB = Wire(Blob, common_pb2.BlobRef)
 JOB_GRAPH = Wire(JobGraph, job_graph_pb2.JobGraph)
 VERTEX = Wire(JobVertex, job_graph_pb2.JobVertex)
 EDGE = Wire(JobEdge, job_graph_pb2.JobEdge)
+JOB_KEYS = Wire(JobKeys, executor_pb2.JobKeys)
 SLOT_STATUS = Wire(SlotStatus, resource_manager_pb2.SlotStatus)
 PARTITION_ID = Wire(ResultPartitionId, tasks_pb2.PartitionId)
 STORED_PARTITION = Wire(StoredPartition, tasks_pb2.StoredPartition)

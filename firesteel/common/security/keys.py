@@ -22,6 +22,7 @@ from firesteel.common.security import job_keys
 from firesteel.common.security.authority import CertificateAuthority
 from firesteel.common.security.credentials import Certificate
 from firesteel.common.security.folder import SecurityFolder, UnusableSecurityFolder
+from firesteel.common.security.job_keys import JobKeys
 from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import ExpiredToken, InvalidToken, TokenIssuer, TokenVerifier
 
@@ -84,8 +85,11 @@ class Keys(SecurityFolder):
                 if name == "metrics.token":
                     self._write_metrics_certificate()
 
-    def job_key(self, job_id: str) -> bytes:
-        return job_keys.derive(self.read("jobs.key"), job_id)
+    def job_keys(self, job_id: str, epoch: int) -> JobKeys:
+        return job_keys.issue(self.read("jobs.key"), job_id, epoch, now_s=self._now_s())
+
+    def find_job_key(self, job_id: str, epoch: int, expiry_s: int) -> bytes:
+        return job_keys.derive(self.read("jobs.key"), job_id, epoch, expiry_s)
 
     def certificate_of_client(self) -> Certificate:
         """Returns a new certificate for a client that has these keys."""

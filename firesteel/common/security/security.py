@@ -21,6 +21,7 @@ import grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
 from firesteel.common.security.folder import security_directory
+from firesteel.common.security.job_keys import JobKeys, past_epoch
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.listening import uses_tls
 from firesteel.common.security.roles import Role
@@ -63,6 +64,8 @@ class Security:
         self.audit: Callable[[Any], None] = lambda call: None
         # Returns the name of a job's owner; None: this process does not know the job.
         self.owner_of: Callable[[str], str | None] = lambda job_id: None
+        # The epochs of the JobMasters whose slots this process hosts.
+        self.job_epochs: dict[str, int] = {}
         self.revoked: set[str] = set()  # the ids of tokens that this process refuses
         self._verifier = folder.verifier(self.revoked.__contains__)
         self._renew_at_s = 0.0
@@ -118,9 +121,15 @@ class Security:
         """Returns a certificate for a client, with which it connects over TLS."""
         return self._folder.authority().certify(subject, role, hosts=(), valid_s=valid_s)
 
-    def job_key(self, job_id: str) -> bytes:
-        """Returns the key of a job, for the slots that work for it."""
-        return self._folder.job_key(job_id)
+    def job_keys(self, job_id: str) -> JobKeys:
+        """Returns the keys of a job under the epoch of now, for the slots that work for it."""
+        return self._folder.job_keys(job_id, self.job_epochs.get(job_id, 0))
+
+    def find_job_key(self, job_id: str, epoch: int, expiry_s: int) -> bytes:
+        """As `FindKey`, of all jobs."""
+        if epoch < (current := self.job_epochs.get(job_id, 0)):
+            raise past_epoch(job_id, epoch, current)
+        return self._folder.find_job_key(job_id, epoch, expiry_s)
 
     @property
     def verifier(self) -> TokenVerifier:

@@ -23,6 +23,7 @@ from firesteel.common.rpc.server import aio_channel
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.client import ClientSecurity
 from firesteel.common.security.credentials import TOKEN_VARIABLE
+from firesteel.common.security.job_keys import InvalidJobToken
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.listening import check_listens_securely, uses_tls
 from firesteel.common.security.roles import Role
@@ -237,3 +238,14 @@ def test_metrics_over_tls_are_for_clients_with_a_certificate(folder, tmp_path) -
         assert _scrape(port, folder.token(), context)[0] == 200
         with socket.create_connection((HOST, port)):  # sends nothing, and delays no other client
             assert _scrape(port, folder.token(), context)[0] == 200
+
+
+def test_a_task_executor_accepts_no_slot_of_an_earlier_epoch(folder) -> None:
+    security = _security(folder, Role.TASK_EXECUTOR, tls=False)
+    security.job_epochs["job"] = 2
+    keys = security.job_keys("job")
+    assert {security.find_job_key("job", 2, expiry) for expiry in keys.by_expiry} == set(
+        keys.by_expiry.values()
+    )
+    with pytest.raises(InvalidJobToken, match="epoch 1 of the job job, which was replaced"):
+        security.find_job_key("job", 1, min(keys.by_expiry))
