@@ -3,7 +3,7 @@
 A key is derived from a secret of the cluster, the id of a job, the epoch of its JobMaster, and an
 expiry: one of the times at which all TaskExecutors replace keys. So every TaskExecutor derives the
 same keys. A slot gets those of its job and no other credential. With one of them, it signs a token
-for each stream that it opens: it can read the partitions of its own job, and nothing else.
+for each stream that it opens: it can read the partitions of this job, and nothing else.
 
     | window w           | w + 1              | w + 2              |
     ^ now                ^ expiry             ^ expiry, signs      ^ expiry
