@@ -27,6 +27,8 @@ import { Failure, Loading } from "./ui/views.js";
 
 const PAGES = [
   { pattern: "/", title: "Overview", nav: "Overview", load: () => import("./pages/overview.js") },
+  { pattern: "/jobs/:job", title: "Job", load: () => import("./pages/job.js") },
+  { pattern: "/jobs/:job/vertices/:vertex", title: "Vertex", load: () => import("./pages/vertex.js") },
 ];
 
 const THEMES = ["auto", "light", "dark"];

@@ -79,16 +79,17 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
   const chosen = useStore(theme);
   const system = useStore(systemDark);
   const [failure, setFailure] = useState("");
+  const [position, setPosition] = useState(null); // of the pointer: an index of times
   const shape = series.map(({ label, color: token, stacked }) => `${label} ${token} ${stacked}`).join();
 
   useEffect(() => {
     let gone = false;
     const watcher = new ResizeObserver(() => {
-      chart.current?.setSize({ width: holder.current.clientWidth, height });
+      if (holder.current) chart.current?.setSize({ width: holder.current.clientWidth, height });
     });
     loadUPlot().then((UPlot) => {
-      if (gone) return;
-      const options = chartOptions({ UPlot, series, show, highest, width: holder.current.clientWidth, height });
+      if (gone || !holder.current) return;
+      const options = chartOptions({ series, show, highest, width: holder.current.clientWidth, height, onPosition: setPosition });
       chart.current = new UPlot(options, latest.current, holder.current);
       watcher.observe(holder.current);
     }, (error) => setFailure(error.message));
@@ -108,9 +109,13 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
     if (zoomed) plot.redraw();
   }, [data]);
 
+  const at = position !== null && position < (times?.length ?? 0) ? position : (times?.length ?? 0) - 1;
   return html`<figure class="chart" role="group" aria-label=${`${title}. ${summary(series, show)}`}>
-    <figcaption class="chart-title">${title}</figcaption>
-    <div class="plot" ref=${holder} style=${{ height: `${height + 30}px` }}>${failure}</div>
+    <figcaption class="chart-head"><span class="chart-title">${title}</span>
+      <span class="muted">${position === null ? "\u00a0" : format.time(times?.[at])}</span></figcaption>
+    <ul class="legend" aria-hidden="true">${series.map(({ label, values, color: token }) => html`
+      <li key=${label}><i class="swatch" style=${{ background: `var(${token})` }} />${label} <b>${show(values?.[at])}</b></li>`)}</ul>
+    <div class="plot" ref=${holder} style=${{ height: `${height}px` }}>${failure}</div>
   </figure>`;
 }
 
@@ -129,7 +134,7 @@ export function chartData(times = [], series = []) {
   })];
 }
 
-function chartOptions({ UPlot, series, show, highest, width, height }) {
+function chartOptions({ series, show, highest, width, height, onPosition }) {
   const text = color("--muted");
   const grid = { stroke: color("--line"), width: 1 };
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
@@ -140,12 +145,6 @@ function chartOptions({ UPlot, series, show, highest, width, height }) {
     fill: stacked ? undefined : withAlpha(color(token), 0.08),
     points: { show: false },
     spanGaps: false,
-    value: (plot, shown, seriesIndex, position) => {
-      if (position === null || position === undefined) return format.UNKNOWN;
-      if (!stacked) return show(shown);
-      const below = index > 0 ? plot.data[index][position] ?? 0 : 0;
-      return shown === null ? format.UNKNOWN : show(shown - below);
-    },
   }));
   const stackedCount = series.filter(({ stacked }) => stacked).length;
   // A band fills from a series down to the one below it.
@@ -156,14 +155,15 @@ function chartOptions({ UPlot, series, show, highest, width, height }) {
   return {
     width,
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false } },
-    legend: { live: true, markers: { width: 0, fill: (plot, index) => color(series[index - 1].color) } },
+    legend: { show: false },
+    hooks: { setCursor: [(plot) => onPosition(plot.cursor.idx ?? null)] },
     scales: {
       x: { time: true },
       y: { range: (plot, low, high) => [0, highest ?? niceTop(high)] },
     },
-    series: [{ label: "Time", value: (plot, seconds) => (seconds === null ? format.UNKNOWN : format.time(seconds * 1000)) }, ...lines],
+    series: [{}, ...lines],
     bands,
     axes: [
       { stroke: text, grid: { show: false }, ticks: { ...grid, size: 4 }, font, size: 28, space: 70,

@@ -61,7 +61,7 @@ function JobFacts({ job }) {
     <span><span class="muted">ID </span><code>${job.id}</code></span>
     <span>Started <b><${Time} ms=${job.start_ms} now=${job.now_ms} /></b></span>
     ${job.end_ms ? html`<span>Ended <b><${Time} ms=${job.end_ms} now=${job.now_ms} /></b></span>` : null}
-    <span>${job.end_ms ? "Ran" : "Running"} for <b><${Elapsed} start=${job.start_ms} end=${job.end_ms} /></b></span>
+    <span>Duration <b><${Elapsed} start=${job.start_ms} end=${job.end_ms} /></b></span>
     <span>Restarts <b>${exactCount(restarts(job))}</b></span>`;
 }
 

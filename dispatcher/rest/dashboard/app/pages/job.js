@@ -1,0 +1,107 @@
+// A job: its bottleneck, graph, the last hour of a vertex, and all vertices.
+import { path } from "../api.js";
+import * as format from "../format.js";
+import { JobGraph } from "../graph/graph.js";
+import { html } from "../html.js";
+import { usePoll } from "../poll.js";
+import { href, setQuery } from "../router.js";
+import { Sparkline } from "../ui/chart.js";
+import { JobPage } from "../ui/job_page.js";
+import { Table } from "../ui/table.js";
+import { Bytes, Count, ENDED, Label, Tasks, TimeShares } from "../ui/values.js";
+import { VertexCharts } from "../ui/vertex_charts.js";
+import { Empty } from "../ui/views.js";
+
+const SPARKLINE_POINTS = 60;
+const SERIES_POLL_MS = 6000;
+
+export default function Job({ params, query }) {
+  return html`<${JobPage} id=${params.job} tab="graph">${(job) => html`<${Content} job=${job} query=${query} />`}<//>`;
+}
+
+function Content({ job, query }) {
+  const ended = ENDED.has(job.status);
+  const series = usePoll(path("jobs", job.id, "series"), {
+    query: { points: SPARKLINE_POINTS }, every: ended ? 0 : SERIES_POLL_MS,
+  });
+  if (!job.vertices.length) {
+    return html`<${Notices} job=${job} />
+      <div class="card"><${Empty} title="No vertices">The job's graph is not known; only its end was stored.<//></div>`;
+  }
+  const bottleneck = job.bottleneck?.vertex_id;
+  const selected = job.vertices.find(({ id }) => id === query.vertex)
+    ?? job.vertices.find(({ id }) => id === bottleneck) ?? job.vertices[0];
+  const select = (id) => setQuery({ vertex: id });
+  return html`
+    <${Notices} job=${job} />
+    <${Bottleneck} job=${job} onSelect=${select} />
+    <${JobGraph} vertices=${job.vertices} edges=${job.edges} selected=${selected.id} bottleneck=${bottleneck}
+      onSelect=${select} hrefOf=${(id) => href(["jobs", job.id], { vertex: id })} />
+    <${VertexCharts} job=${job} vertex=${selected} head=${html`
+      <h2 class="clip" title=${selected.name}><span class="muted">[${job.vertices.indexOf(selected) + 1}]</span> ${selected.name}</h2>
+      <a class="button compact push" href=${href(["jobs", job.id, "vertices", selected.id])}>Operators and subtasks</a>`} />
+    <${Vertices} job=${job} series=${series.data?.vertices ?? {}} selected=${selected.id} />`;
+}
+
+function Notices({ job }) {
+  return html`
+    ${job.waiting_for && html`<div class="notice tone-warn" role="status"><strong>Waiting</strong> for ${job.waiting_for}</div>`}
+    ${(job.warnings ?? []).map((warning) => html`<div key=${warning} class="notice tone-warn"><strong>Warning</strong> ${warning}</div>`)}`;
+}
+
+function Bottleneck({ job, onSelect }) {
+  const { bottleneck } = job;
+  if (ENDED.has(job.status) && !bottleneck) return null;
+  if (!bottleneck) {
+    return html`<section class=${`card bottleneck calm${job.status === "RUNNING" ? "" : " unmeasured"}`} aria-label="Bottleneck"><div class="card-body">
+      <p class="bottleneck-sentence">${job.status === "RUNNING" ? "No bottleneck: the job keeps up with its sources." : "The job does not run, so nothing is measured."}</p>
+    </div></section>`;
+  }
+  return html`<section class="card bottleneck" aria-label="Bottleneck"><div class="card-body">
+    <p class="bottleneck-sentence">${bottleneck.sentence}</p>
+    <div class="bottleneck-parts">
+      <ul class="evidence" aria-label="Evidence">${(bottleneck.evidence ?? []).map((fact) => html`<li key=${fact}>${fact}</li>`)}</ul>
+      ${bottleneck.advice && html`<p class="advice"><b>Advice</b> ${bottleneck.advice}</p>`}
+    </div>
+    ${job.vertices.some(({ id }) => id === bottleneck.vertex_id) && html`<p class="row">
+      <button type="button" class="button compact" onClick=${() => onSelect(bottleneck.vertex_id)}>Show its last hour</button>
+      <a class="button compact" href=${href(["jobs", job.id, "vertices", bottleneck.vertex_id])}>Operators and subtasks</a></p>`}
+  </div></section>`;
+}
+
+function Vertices({ job, series, selected }) {
+  const any = (read) => job.vertices.some((vertex) => read(vertex));
+  const consumed = new Set(job.vertices.flatMap((vertex) => vertex.inputs));
+  const rate = (direction, title, has, wide) => ({
+    key: direction, title, wide, align: "right", value: (vertex) => (has(vertex) ? vertex.rates?.[direction] : null),
+    cell: (vertex) => has(vertex) && html`<span title=${`${format.exactCount(vertex.totals?.[direction])} in all`}>${format.rate(vertex.rates?.[direction])}</span>`,
+  });
+  const columns = [
+    { key: "number", title: "#", wide: true, cell: (vertex) => html`<span class="muted">${job.vertices.indexOf(vertex) + 1}</span>` },
+    { key: "name", title: "Vertex", className: "name", value: (vertex) => vertex.name, cell: (vertex) => html`
+      <a class="clip" href=${href(["jobs", job.id, "vertices", vertex.id])} title=${vertex.name}>${vertex.name}</a>` },
+    { key: "tasks", title: "Tasks", wide: true, value: (vertex) => vertex.parallelism, cell: (vertex) => html`<${Tasks} tasks=${vertex.tasks} compact />` },
+    rate("records_in", "Records in", ({ inputs }) => inputs.length > 0, false),
+    rate("records_out", "Records out", ({ id }) => consumed.has(id), true),
+    { key: "hour", title: "Last hour", wide: true, cell: (vertex) => {
+      const own = series[vertex.id];
+      const values = vertex.inputs.length ? own?.records_in : own?.records_out;
+      return html`<${Sparkline} values=${values} label="Records per second, last hour" />`;
+    } },
+    { key: "busy", title: "Time", value: (vertex) => vertex.time?.busy, help: "Sorts by the busy share", cell: (vertex) => html`<${Time} vertex=${vertex} />` },
+    any((vertex) => vertex.skew) && { key: "skew", title: "Skew", wide: true, value: (vertex) => vertex.skew?.share, cell: (vertex) => vertex.skew
+      ? html`<${Label} tone="warn" title=${`Subtask ${vertex.skew.subtask} receives ${format.percent(vertex.skew.share)} of the records`}>${format.percent(vertex.skew.share)} to ${vertex.skew.subtask}<//>` : format.UNKNOWN },
+    any((vertex) => format.known(vertex.watermark_lag_ms)) && { key: "lag", title: "Lag", help: "The time between the clock and the watermark", align: "right", wide: true, value: (vertex) => vertex.watermark_lag_ms, cell: (vertex) => format.duration(vertex.watermark_lag_ms) },
+    any((vertex) => format.known(vertex.state_bytes)) && { key: "state", title: "State", help: "Size in the last checkpoint", align: "right", wide: true, value: (vertex) => vertex.state_bytes, cell: (vertex) => html`<${Bytes} value=${vertex.state_bytes} />` },
+    any((vertex) => vertex.late_dropped) && { key: "late", title: "Late", help: "Late records that were dropped", align: "right", wide: true, value: (vertex) => vertex.late_dropped, cell: (vertex) => html`<${Count} value=${vertex.late_dropped} />` },
+  ].filter(Boolean);
+  return html`<section class="card" aria-labelledby="vertices-title">
+    <header><h2 id="vertices-title">Vertices</h2></header>
+    <${Table} caption="Vertices" columns=${columns} rows=${job.vertices} rowKey=${(vertex) => vertex.id}
+      rowClass=${(vertex) => (vertex.id === selected ? "selected" : undefined)} />
+  </section>`;
+}
+
+function Time({ vertex }) {
+  return html`<span class="time-cell"><span>${format.percent(vertex.time?.busy)}</span><${TimeShares} time=${vertex.time} /></span>`;
+}
