@@ -1,14 +1,14 @@
 // Requests to /firesteel/v1, relative to the page, so that the dashboard works behind a prefix.
 //
 // A failed request rejects with an ApiError, whose `message` is the server's and can be shown.
-// `connection` says whether the server answers at all: the layout shows a banner while it does not.
+// `connection` is what the server says while it cannot answer: the layout shows a banner.
 import { createStore } from "./store.js";
 
 const BASE = new URL("firesteel/v1/", document.baseURI);
 const TIMEOUT_MS = 15_000;
 const AWAY = new Set([502, 503, 504]); // no Dispatcher leads, or the one that led is gone
 
-export const connection = createStore({ away: false, message: "" });
+export const connection = createStore(null); // an ApiError while requests are repeated, else null
 export const me = createStore(null); // the answer of GET me; null until it is known
 export const clock = createStore(0); // the server's time minus this machine's, in milliseconds
 
@@ -72,17 +72,14 @@ async function request(method, where, { query, body, signal }) {
     text = await response.text();
   } catch (error) {
     if (signal?.aborted) throw error; // the page was left
-    connection.set({ away: true, message: String(error.message ?? error) });
-    throw new ApiError(0, "The Dispatcher does not answer.");
+    throw new ApiError(0, `The Dispatcher does not answer: ${error.message ?? error}`);
   }
   const answer = parse(text);
   if (!response.ok) {
     const message = answer?.errors?.join("\n") || `${response.status} ${response.statusText}`;
-    if (AWAY.has(response.status)) connection.set({ away: true, message });
     if (response.status === 401) toLogin();
     throw new ApiError(response.status, message);
   }
-  if (connection.get().away) connection.set({ away: false, message: "" });
   if (typeof answer?.now_ms === "number") clock.set(answer.now_ms - Date.now());
   return answer;
 }
@@ -105,4 +102,13 @@ function toLogin() {
 /** Reads who is logged in. */
 export async function loadMe() {
   me.set(await get("me"));
+}
+
+const waiting = new Map(); // requests that are repeated, with their errors
+
+/** Sets the error of a request that is repeated; null once it succeeds or is given up. */
+export function setWaiting(request, error) {
+  if (error) waiting.set(request, error);
+  else waiting.delete(request);
+  connection.set([...waiting.values()].at(-1) ?? null);
 }

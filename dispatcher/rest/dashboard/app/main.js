@@ -18,7 +18,7 @@
 // - Style: app.css. Use its tokens (`var(--muted)`) and classes (card, card-body, row, stack, tiles,
 //   notice tone-warn, button primary, input, field); a page's own rules go at its end. Every page
 //   works at a width of 360 px and by keyboard.
-import { connection, loadMe, me } from "./api.js";
+import { connection, loadMe, me, setWaiting } from "./api.js";
 import { h, html, render, useEffect, useState } from "./html.js";
 import { go, href, match, place } from "./router.js";
 import { useStore } from "./store.js";
@@ -123,9 +123,9 @@ function ThemeSwitch() {
 }
 
 function Banner() {
-  const { away } = useStore(connection);
-  return html`<div aria-live="polite">${away && html`
-    <div class="banner">The Dispatcher does not answer; trying again.</div>`}</div>`;
+  const error = useStore(connection);
+  return html`<div aria-live="polite">${error && html`
+    <div class="banner" title=${error.message}>The Dispatcher does not answer; trying again.</div>`}</div>`;
 }
 
 /** Asks who is logged in until the server answers. */
@@ -133,7 +133,9 @@ async function start() {
   if (place.get().path === "/login") return;
   try {
     await loadMe();
+    setWaiting(start, null);
   } catch (error) {
+    setWaiting(start, error.away ? error : null);
     if (error.away) setTimeout(start, 2000);
   }
 }

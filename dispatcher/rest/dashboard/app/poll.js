@@ -1,5 +1,5 @@
 // Hooks that keep data and times current while the page is visible.
-import { ApiError, clock, get } from "./api.js";
+import { ApiError, clock, get, setWaiting } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 
 export const POLL_MS = 2000;
@@ -10,7 +10,8 @@ const answers = new Map();
  *
  * `where`: the route, or null for none. `every`: a number or a function of the last data; 0 stops.
  * Returns `{data, error, loading, refresh}`. After a failure, `data` stays the last answer, and
- * `error` is an ApiError unless the server is only away, which the layout's banner says.
+ * `error` is an ApiError. If the server is only away, `error` stays null, and the layout shows a
+ * banner until it answers.
  */
 export function usePoll(where, { query, every = POLL_MS } = {}) {
   const key = where === null ? null : `${where}?${JSON.stringify(query ?? {})}`;
@@ -35,12 +36,14 @@ export function usePoll(where, { query, every = POLL_MS } = {}) {
       let wait;
       try {
         data = await get(where, { query, signal: controller.signal });
+        setWaiting(poll, null);
         keep(key, data);
         setState({ key, data, error: null });
       } catch (error) {
         if (controller.signal.aborted) return;
         if (!(error instanceof ApiError)) throw error;
-        setState((last) => ({ ...last, key, error: error.away && last.data ? null : error }));
+        setWaiting(poll, error.away ? error : null);
+        setState((last) => ({ ...last, key, error: error.away ? null : error }));
         if (error.status === 401) return;
         wait = error.away ? POLL_MS : 5 * POLL_MS;
       } finally {
@@ -55,6 +58,7 @@ export function usePoll(where, { query, every = POLL_MS } = {}) {
     poll();
     return () => {
       controller.abort();
+      setWaiting(poll, null);
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", poll);
     };

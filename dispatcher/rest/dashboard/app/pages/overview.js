@@ -5,13 +5,17 @@ import { usePoll } from "../poll.js";
 import { href, setQuery } from "../router.js";
 import { Table } from "../ui/table.js";
 import { Bytes, Elapsed, ENDED, Label, Shares, State, Tasks, Tile, Time } from "../ui/values.js";
-import { Empty, Failure, Loaded } from "../ui/views.js";
+import { Empty, Failure, Loaded, Loading } from "../ui/views.js";
 
 export default function Overview({ query }) {
   const cluster = usePoll("cluster");
   const jobs = usePoll("jobs");
   if (cluster.error && !cluster.data) {
     return html`<h1 class="sr-only">Overview</h1><div class="card"><${Failure} error=${cluster.error} /></div>`;
+  }
+  if (!cluster.data || (!jobs.data && !jobs.error)) { // together, so that no card moves another
+    return html`<h1 class="sr-only">Overview</h1><${Tiles} cluster=${cluster.data} jobs=${jobs.data} />
+      <div class="card"><${Loading} rows=${12} /></div>`;
   }
   return html`
     <h1 class="sr-only">Overview</h1>
@@ -44,7 +48,7 @@ function Tiles({ cluster, jobs }) {
   const standbys = (cluster?.masters ?? []).filter(({ leads }) => !leads).length;
   return html`<div class="tiles">
     <${Tile} label="Active jobs" value=${jobs ? format.exactCount(active.length) : waits}
-      note=${!jobs ? waits : unsettled ? `${unsettled} not running` : "all of them running"} />
+      note=${!jobs ? waits : unsettled ? `${unsettled} not running` : active.length ? "all of them running" : "nothing runs"} />
     <${Tile} label="Ended jobs" value=${cluster ? endedCount(cluster.jobs) : waits}
       note=${cluster ? `${format.count(cluster.jobs.failed)} failed, ${format.count(cluster.jobs.canceled)} canceled` : waits} />
     <${Tile} label="Slots in use" value=${slots ? html`${used} <small>of ${slots.total}</small>` : waits}
