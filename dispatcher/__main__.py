@@ -61,6 +61,9 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     process.on_stop(lambda signal_name: dispatcher.stop())
     await dispatcher.start()
     rest = await _serve_rest(process, dispatcher.address)
+    if rest is not None:
+        tls = process.security is not None and process.security.tls
+        dispatcher.rest_url = f"http{'s' * tls}://{rest.address}/"
     process.announce_ready(
         address=dispatcher.address,
         rest_address=rest.address if rest else "",

@@ -89,6 +89,7 @@ class Dispatcher:
         self._election = election or FixedElection()
         self._stopping = asyncio.Event()
         self.shell: Shell | None = None  # while it leads
+        self.rest_url = ""  # where the REST API next to it is served; empty: nowhere
         self._gate = Gate(
             DispatcherServicer, self._election, peers=JOB_MASTERS_METHODS, refusals=refusals
         )
@@ -174,7 +175,7 @@ class Dispatcher:
         )
         await self.shell.prepare()
         await self._open_access(store)
-        self._gate.open(DispatcherServicer(self.shell), store.epoch)
+        self._gate.open(DispatcherServicer(self.shell, lambda: self.rest_url), store.epoch)
         log.info(
             "the Dispatcher leads",
             directory=str(self._directory),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -52,14 +52,14 @@ WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a ch
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
 TASK_EXECUTOR_TIMEOUT_S = 5.0
-_OUTCOMES = (Reason.CHECKPOINT_NOT_TAKEN, Reason.TRIGGER_NOT_FOUND)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Shell, rest_url: Callable[[], str]) -> None:
         self._shell = shell
+        self._rest_url = rest_url
         self._connections = itertools.count(1)
 
     # ---- jobs
@@ -166,32 +166,6 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             return await self._shell.take_checkpoint(job, request)
         except FiresteelError as error:
             await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
-
-    async def AwaitCheckpoint(
-        self, request: job_master_pb2.AwaitCheckpointRequest, context: _Context
-    ) -> job_master_pb2.TakeCheckpointResponse:
-        job = await self._job(request.job_id, context)
-        job_master = self._shell.job_master_of(job)
-        if job_master is None and job.ended:
-            await abort(
-                context,
-                Reason.TRIGGER_NOT_FOUND,
-                f"job {job.job_id} is {job.status.name}, and the outcome of its checkpoint"
-                f" {request.trigger_id[:80]!r} is no longer known: `firesteel show --checkpoints"
-                f" {job.job_id}` lists complete ones",
-                trigger_id=request.trigger_id[:80],
-            )
-        away = f"the JobMaster of job {job.job_id} does not answer this Dispatcher yet"
-        if job_master is None:
-            await abort(context, Reason.STARTING, away)
-        try:
-            taken: job_master_pb2.TakeCheckpointResponse
-            taken = await job_master.AwaitCheckpoint(request)
-        except grpc.aio.AioRpcError as error:
-            if reason_of(error) in _OUTCOMES:
-                await pass_on(context, error)
-            await abort(context, Reason.STARTING, away)
-        return taken
 
     async def DisposeSavepoint(
         self, request: dispatcher_pb2.DisposeSavepointRequest, context: _Context
@@ -351,6 +325,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             jobs_finished=core.count(JobStatus.FINISHED),
             jobs_canceled=core.count(JobStatus.CANCELED),
             jobs_failed=core.count(JobStatus.FAILED),
+            rest_url=self._rest_url(),
         )
         overview.MergeFrom(await self._resources())
         return overview

@@ -289,10 +289,11 @@ class Shell:
         self, job: SubmittedJob, request: job_master_pb2.TakeCheckpointRequest
     ) -> job_master_pb2.TakeCheckpointResponse:
         """Returns once the checkpoint is complete. Raises FiresteelError."""
-        stub = self.job_master_of(job)
-        if stub is None:
+        process = self.core.process_of(job) if job.confirmed else None
+        if job.ended or process is None:
             waits = "" if job.ended else " and has no JobMaster yet"
             raise FiresteelError(f"job {job.job_id} is {job.status.name}{waits}")
+        stub: Any = self._job_master(process.address)
         try:
             taken: job_master_pb2.TakeCheckpointResponse = await stub.TakeCheckpoint(request)
         except grpc.aio.AioRpcError as error:
@@ -308,11 +309,6 @@ class Shell:
                 f" `firesteel show --checkpoints {job.job_id}` lists complete checkpoints"
             ) from error
         return taken
-
-    def job_master_of(self, job: SubmittedJob) -> Any:
-        """Returns the stub of the JobMaster that runs the job; None: there is none."""
-        process = self.core.process_of(job) if job.confirmed and not job.ended else None
-        return None if process is None else self._job_master(process.address)
 
     async def dispose_savepoint(self, path: str) -> None:
         """Deletes the savepoint at `path`. Raises FiresteelError."""

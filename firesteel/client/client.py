@@ -30,6 +30,7 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel.client import files as user_files
+from firesteel.client import log_in
 from firesteel.client.connection import LEADER_TIMEOUT_S, START_HINT, Connection
 from firesteel.client.files import UserFile
 from firesteel.client.job_details import (
@@ -368,6 +369,19 @@ class Client:
         """The cluster's TaskExecutors and slots."""
         request = resource_manager_pb2.ClusterOverviewRequest()
         return CLUSTER_OVERVIEW.decode(self._call("GetClusterOverview", request))
+
+    def dashboard_url(self) -> str:
+        """The address of the dashboard; empty: the cluster has none."""
+        url = self.cluster_overview().rest_url
+        host = self.address.rpartition(":")[0]
+        return url.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:")
+
+    def login_code(self, dashboard_url: str) -> str:
+        """Returns a code that logs a browser in as this client, once, within a minute; empty: the
+        cluster has no logins. Raises FiresteelError.
+        """
+        security = self._connection.security
+        return log_in.code(dashboard_url, security) if security is not None else ""
 
     def stop_task_executor(
         self, task_executor_id: str, *, drain: bool = False, force: bool = False

@@ -44,9 +44,9 @@ class Connection:
 
     def __init__(self, address: str, conf: Configuration, *, own_cluster: bool = False) -> None:
         self.address = address if address.startswith(ZOOKEEPER) else checked_address(address)
-        self._security: ClientSecurity | None = None
+        self.security: ClientSecurity | None = None
         if conf.get(options.SECURITY_ENABLED):
-            self._security = ClientSecurity(conf, own_cluster=own_cluster)
+            self.security = ClientSecurity(conf, own_cluster=own_cluster)
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
         self._finder: LeaderFinder | None = None
@@ -116,10 +116,10 @@ class Connection:
         self.access = AccessStub(channel)  # type: ignore[no-untyped-call]
 
     def _open(self, address: str) -> grpc.Channel:
-        if self._security is None:
+        if self.security is None:
             return channel(address)
-        opened = channel(address, self._security.channel_credentials(address))
-        carry_token(opened, self._security.token)
+        opened = channel(address, self.security.channel_credentials(address))
+        carry_token(opened, self.security.token)
         return opened
 
     def _close_channel(self) -> None:

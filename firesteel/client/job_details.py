@@ -182,6 +182,7 @@ class ClusterOverview:
     jobs_finished: int
     jobs_canceled: int
     jobs_failed: int
+    rest_url: str = ""  # of the dashboard and the REST API; empty: there are none
     task_executors: tuple[TaskExecutorOverview, ...] = field(default=())
 
 

@@ -165,7 +165,8 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
             assert start.returncode == 130, rest
             stop = f"`firesteel cluster stop --dir {tmp_path}` stops it.\n"
             assert re.fullmatch(
-                r"(?:REST API: \S+\n)?Interrupted: the cluster at \S+ keeps running, and .*" + stop,
+                r"(?:Dashboard: \S+\n)?Interrupted: the cluster at \S+ keeps running, and .*"
+                + stop,
                 rest,
             )
         finally:

@@ -57,7 +57,7 @@ class Sessions:
 
     The cookie is named after the key that signs the cluster's tokens, because browsers send the
     cookies of one port to all ports of a host. It has no path, so browsers return it only below
-    the path of the log-in route, also behind a proxy that adds a prefix.
+    the path of the log-in route, also if a proxy adds a prefix.
     """
 
     def __init__(self, security: Security | None) -> None:
@@ -129,7 +129,7 @@ class Sessions:
         return answer
 
     async def _new_code(self, request: web.Request) -> web.Response:
-        """An empty code: the cluster asks nobody for a token."""
+        """The code is empty if the cluster requires no token."""
         code = self._codes.new(self.token(request)) if self._security else ""
         return web.json_response({"code": code, "valid_s": CODE_VALID_S})
 

@@ -8,13 +8,11 @@ from typing import Any
 import grpc
 from aiohttp import web
 
-from dispatcher.rest import triggers
 from dispatcher.rest.flink.shown import Json
 from dispatcher.rest.flink.throwables import failure_cause
 from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
 from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
-from firesteel.common.ids import random_id
 from firesteel.common.rpc.status import Reason, reason_of
 
 
@@ -94,23 +92,21 @@ class ActionRoutes:
     ) -> web.Response:
         """Starts a checkpoint or savepoint, whose outcome the client polls."""
         message.job_id = request.match_info["job"]
-        message.trigger_id = text_of(body, "triggerId") or random_id()
         await self._gateway.details(request)  # an unknown job is refused now
-        awaited = job_master_pb2.AwaitCheckpointRequest(
-            job_id=message.job_id, trigger_id=message.trigger_id
-        )
         metadata = self._gateway.metadata(request)
-        taking = triggers.outcome(self._gateway, awaited, metadata, taking=message)
-        trigger = self._gateway.operations.start(taking, message.trigger_id)
+
+        async def take() -> tuple[int, str]:
+            taken = await self._gateway.dispatcher.TakeCheckpoint(message, metadata=metadata)
+            return taken.checkpoint_id, taken.path
+
+        trigger = self._gateway.operations.start(take(), text_of(body, "triggerId"))
         return web.json_response({"request-id": trigger}, status=202)
 
     async def _triggered_savepoint(self, request: web.Request) -> web.Response:
-        await triggers.adopt(self._gateway, request)
-        return await self._polled(request, lambda taken: {"location": taken.path})
+        return await self._polled(request, lambda taken: {"location": taken[1]})
 
     async def _triggered_checkpoint(self, request: web.Request) -> web.Response:
-        await triggers.adopt(self._gateway, request)
-        return await self._polled(request, lambda taken: {"checkpointId": taken.checkpoint_id})
+        return await self._polled(request, lambda taken: {"checkpointId": taken[0]})
 
     async def _dispose(self, request: web.Request) -> web.Response:
         body = await json_body(request)
@@ -129,21 +125,11 @@ class ActionRoutes:
     async def _polled(self, request: web.Request, shown: Callable[[Any], Json]) -> web.Response:
         operation = self._gateway.operations.find(request.match_info["trigger"])
         if operation is None:
-            raise Refusal(
-                404,
-                f"there is no operation {request.match_info['trigger'][:80]!r}: it may have been"
-                " forgotten, or started before this server; start it again",
-            )
+            raise Refusal(404, f"there is no operation {request.match_info['trigger']!r}")
         if not operation.done():
             return web.json_response({"status": {"id": "IN_PROGRESS"}})
         try:
             outcome = shown(operation.result())
-        except (grpc.aio.AioRpcError, Refusal) as error:
-            outcome = {"failure-cause": failure_cause(_message(error))}
+        except grpc.aio.AioRpcError as error:
+            outcome = {"failure-cause": failure_cause(error.details() or error.code().name)}
         return web.json_response({"status": {"id": "COMPLETED"}, "operation": outcome})
-
-
-def _message(error: grpc.aio.AioRpcError | Refusal) -> str:
-    if isinstance(error, Refusal):
-        return str(error)
-    return error.details() or error.code().name

@@ -9,6 +9,7 @@ import click
 
 import firesteel
 from firesteel.client.cli.cluster import cluster, service
+from firesteel.client.cli.dashboard import dashboard
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.package import package
@@ -27,6 +28,7 @@ Examples:
   firesteel list                               list its running jobs
   firesteel show JOB                           show tasks, counters and errors
   firesteel logs --follow JOB                  follow the logs until the job ends
+  firesteel dashboard                          open the dashboard in a browser
   firesteel cancel JOB
   firesteel remove JOB                         delete an ended job with its results
   firesteel cluster stop
@@ -91,6 +93,7 @@ for command in (
     cancel,
     remove,
     stop_task_executor,
+    dashboard,
     cluster,
     token,
     audit,

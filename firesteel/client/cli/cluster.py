@@ -110,7 +110,7 @@ def start(
             f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}."
         )
         if state.rest_address:
-            started += f"\nREST API: http{'s' * uses_tls(conf)}://{state.rest_address}"
+            started += f"\nDashboard: http{'s' * uses_tls(conf)}://{state.rest_address}/"
         click.echo(started)
         if wait:
             with Client(state.dispatcher_address, conf=conf) as client:
@@ -165,6 +165,7 @@ def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Pa
         "\nNext:\n"
         f"  firesteel run{at} job.py\n"
         f"  firesteel list{at}\n"
+        f"  firesteel dashboard{at}\n"
         f"  firesteel cluster stop{_dir_option(where, directory)}"
     )
 

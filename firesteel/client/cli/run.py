@@ -178,6 +178,9 @@ def run(
 
     def submitted(job_id: str, graph: JobGraph) -> None:
         click.echo(f"Job has been submitted with JobID {job_id}")
+        if url := context.client().dashboard_url():
+            log_in = "" if cluster else f" (log in: firesteel dashboard -m {_address(context)})"
+            click.echo(f"Dashboard: {url}#/jobs/{job_id}{log_in}", err=True)
         if cluster is not None and not output and _prints(graph):
             follow = "" if detached else ", or run it with --output"
             click.echo(

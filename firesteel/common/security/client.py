@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from firesteel.common.security.listening import is_loopback_host
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
+    import ssl
+
     from firesteel.common.security.credentials import Certificate
     from firesteel.common.security.keys import Keys
 
@@ -58,12 +61,28 @@ class ClientSecurity:
         mode = self._conf.get(options.SECURITY_TLS)
         if mode == "never" or (mode == "auto" and is_loopback_host(address.rpartition(":")[0])):
             return None
-        folder = SecurityFolder(security_directory(self._conf))
-        own = folder.client_certificate() if folder.is_clients else self._certificate()
+        own = self._certificate()
         return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
 
+    def http_context(self) -> ssl.SSLContext:
+        """Returns the context of HTTPS connections."""
+        import ssl
+
+        own = self._certificate()
+        context = ssl.create_default_context(cadata=own.authority.decode())
+        with tempfile.NamedTemporaryFile() as chain:  # 0600; ssl reads files only
+            chain.write(own.certificate + own.key)
+            chain.flush()
+            context.load_cert_chain(chain.name)
+        return context
+
     def _certificate(self) -> Certificate:
-        return self._keys().certificate_of_client()
+        folder = SecurityFolder(security_directory(self._conf))
+        return (
+            folder.client_certificate()
+            if folder.is_clients
+            else self._keys().certificate_of_client()
+        )
 
     def _keys(self) -> Keys:
         # Imported only where needed: cryptography, which commands on loopback do without.
