@@ -27,7 +27,7 @@ from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office, lead
-from firesteel.common.metrics import Registry
+from firesteel.common.metrics import Registry, leader_sample
 from firesteel.common.rpc.gate import Gate
 from firesteel.common.service.platform import SYSTEM, Platform
 
@@ -93,8 +93,10 @@ class Dispatcher:
         self._gate = Gate(
             DispatcherServicer, self._election, peers=JOB_MASTERS_METHODS, refusals=refusals
         )
+        labels = {"host": host_label}
+        registry.add_source(lambda: refusals.samples("flink_jobmanager_", labels))
         registry.add_source(
-            lambda: refusals.samples("flink_jobmanager_", {"host": self._host_label})
+            lambda: [leader_sample(Office.DISPATCHER, leads=self.shell is not None, labels=labels)]
         )
         dispatcher_pb2_grpc.add_DispatcherServicer_to_server(  # type: ignore[no-untyped-call]
             self._gate, self._server

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -67,7 +68,7 @@ from firesteel.common.high_availability import elected
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.leader import FixedLeader, LeaderRetriever
-from firesteel.common.metrics import Registry
+from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
 from firesteel.common.rpc.convert import JOB_GRAPH, state_number
@@ -95,6 +96,7 @@ STORE_RETRY_MAX_S = 5.0
 # After that, the JobMaster is requested to cancel before the request is stored.
 CANCEL_STORED_WITHIN_S = 1.0
 CHANNELS_MAX = 64
+FAILED_SHOWN_S = 3600.0  # how long the metrics show a failed job
 EVICT_INTERVAL_S = 60.0
 JOB_MASTER_LOGS = "jobmaster-*.log"
 
@@ -179,7 +181,21 @@ class Shell:
         self._stale_reports = registry.gauge(
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
         )
-        registry.add_source(lambda: self.core.refusals.samples("flink_jobmanager_", {"host": host}))
+        registry.add_source(lambda: self._samples({"host": host}))
+
+    def _samples(self, labels: dict[str, str]) -> Iterator[Sample]:
+        """Runs in the scraping thread."""
+        yield from self.core.refusals.samples("flink_jobmanager_", labels)
+        jobs = list(self.core.jobs.values())
+        counts = Counter(job.status for job in jobs)
+        for status in JobStatus:
+            of_status = {**labels, "status": status.name}
+            yield Sample("flink_jobmanager_numJobs", of_status, counts[status])
+        since_ms = (self.platform.clock.time() - FAILED_SHOWN_S) * 1000
+        for job in jobs:
+            if job.status is JobStatus.FAILED and job.end_ms >= since_ms:
+                of_job = {**labels, "job_id": job.job_id, "job_name": job.name}
+                yield Sample("flink_jobmanager_job_failedTimestamp", of_job, job.end_ms)
 
     @property
     def resource_manager(self) -> str:

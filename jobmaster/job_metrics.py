@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from firesteel.common.metrics import Sample
 from firesteel.common.states import JobStatus
@@ -10,6 +11,7 @@ from jobmaster.checkpoint_details import checkpoint_metrics
 from jobmaster.core.core import JobMasterCore
 
 _PREFIX = "flink_jobmanager_job_"
+_ENUMERATOR_PREFIX = "flink_jobmanager_job_operator_coordinator_enumerator_"
 
 
 def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) -> list[Sample]:
@@ -37,4 +39,27 @@ def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) 
         "staleMessages": float(core.stale_messages + dropped),
         **checkpoint_metrics(core),
     }
-    return [Sample(_PREFIX + name, labels, value) for name, value in values.items()]
+    if core.job.checkpoints.interval_s is not None:
+        values["checkpointInterval"] = core.job.checkpoints.interval_s * 1000
+        if running:
+            last_ms = values.get("lastCheckpointCompletedTimestamp", 0.0)
+            values["checkpointAge"] = now_ms - max(last_ms, since_ms)
+    return [
+        *(Sample(_PREFIX + name, labels, value) for name, value in values.items()),
+        *_source_samples(core, labels),
+    ]
+
+
+def _source_samples(core: JobMasterCore, labels: dict[str, str]) -> Iterator[Sample]:
+    coordinators = core.coordinators.by_operator
+    for vertex in core.graph.job_graph.vertices:
+        for operator in vertex.operators:
+            if (coordinator := coordinators.get(operator.operator_id)) is None:
+                continue
+            of_operator = {
+                **labels,
+                "operator_id": operator.operator_id,
+                "operator_name": operator.name,
+            }
+            for name, value in coordinator.backlog().items():
+                yield Sample(_ENUMERATOR_PREFIX + name, of_operator, value)

@@ -16,8 +16,8 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import IdSource
 from firesteel.common.job_log.reader import LogFile
-from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection, lead
-from firesteel.common.metrics import Sample
+from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection, Office, lead
+from firesteel.common.metrics import Sample, leader_sample
 from firesteel.common.resources import slot_resources
 from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.gate import Gate
@@ -155,7 +155,11 @@ class ResourceManager:
         }
 
     def metrics(self, labels: dict[str, str]) -> list[Sample]:
-        own = self._refusals.samples("flink_jobmanager_", labels)
+        leads = self.shell is not None
+        own = [
+            *self._refusals.samples("flink_jobmanager_", labels),
+            leader_sample(Office.RESOURCE_MANAGER, leads=leads, labels=labels),
+        ]
         return own if self.shell is None else [*own, *self.shell.metrics(labels)]
 
 

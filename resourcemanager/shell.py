@@ -144,6 +144,7 @@ class Shell:
         return [
             Sample("flink_jobmanager_numRegisteredTaskManagers", labels, len(table.executors)),
             Sample("flink_jobmanager_taskSlotsTotal", labels, table.total),
+            Sample("flink_jobmanager_taskSlotsMissing", labels, self.core.missing),
             Sample("flink_jobmanager_taskSlotsAvailable", labels, table.count(SlotState.FREE)),
             *self.core.fence.refusals.samples("flink_jobmanager_", labels),
         ]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 _HEAD = """\
@@ -74,6 +75,33 @@ _COLLECTORS = {
     for name, what in {"Count": "Collections", "Time": "Their total time (ms)"}.items()
 }
 
+# RocksDB's column family is part of Flink's names. All states of an operator share this one.
+_ROCKSDB = {
+    f"default_rocksdb_{name}": f"{meaning} (`state.backend.type: rocksdb`)."
+    for name, meaning in {
+        "actual_delayed_write_rate": "Rate to which writes are limited, 0 for no limit",
+        "background_errors": "Errors of flushes and compactions",
+        "block_cache_usage": "Use of the block cache, which the databases of a slot share (bytes)",
+        "cur_size_all_mem_tables": "Size of writes that are not flushed (bytes)",
+        "estimate_num_keys": "Estimated number of keys",
+        "num_deletes_imm_mem_tables": "Deletions that wait for a flush",
+        "num_entries_imm_mem_tables": "Entries that wait for a flush",
+        "num_snapshots": "Unreleased snapshots",
+        "total_sst_files_size": "Size of the database's files (bytes)",
+    }.items()
+}
+_DISK = {
+    "Free": "Free space on the disk of the directory (bytes).",
+    "Total": "Size of the disk (bytes).",
+}
+_SYSTEM = {
+    "CPU_Usage": "Use of all cores, 0 to 100.",
+    "Memory_Available": "Memory that is available without swapping (bytes).",
+    "Memory_Total": "Memory of the machine (bytes).",
+    "Network_INTERFACE_ReceiveRate": "Received bytes per second, for each interface.",
+    "Network_INTERFACE_SendRate": "Sent bytes per second, for each interface.",
+}
+
 GROUPS = (
     MetricGroup(
         "flink_jobmanager_",
@@ -85,6 +113,10 @@ GROUPS = (
             "numRegisteredTaskManagers": "TaskExecutors that are registered.",
             "taskSlotsTotal": "Slots of all TaskExecutors.",
             "taskSlotsAvailable": "Slots that are free.",
+            "taskSlotsMissing": "Slots that jobs require and no free slot can provide.",
+            "isLeader": "1 if the process leads, else 0. Has the label `office`: `dispatcher` or"
+            " `resource_manager`.",
+            "numJobs": "Jobs that the Dispatcher knows, by status. Has the label `status`.",
             "numStaleMessagesDropped": "Reports that did not come from a job's current JobMaster.",
             "numFencedMessages": _REFUSED,
         },
@@ -112,6 +144,25 @@ GROUPS = (
             "lastCheckpointDuration": "Its duration (ms).",
             "lastCheckpointSize": "Its size (bytes).",
             "lastCheckpointCompletedTimestamp": "When it completed (ms since the epoch).",
+            "checkpointInterval": "Interval of periodic checkpoints (ms).",
+            "checkpointAge": "Time since the last checkpoint completed, or since the job is"
+            " running if that is later (ms). Exists while the job is running.",
+            "failedTimestamp": "When the job failed (ms since the epoch). The Dispatcher exposes"
+            " it for an hour.",
+        },
+    ),
+    MetricGroup(
+        "flink_jobmanager_job_operator_coordinator_enumerator_",
+        "Sources",
+        ("host", "job_id", "job_name", "operator_id", "operator_name"),
+        "What a source has listed and not yet assigned to a task. A source has only the metrics"
+        " that it knows: files have bytes and files, bounded sequences have records. Unbounded"
+        " sequences have none.",
+        {
+            "unassignedSplits": "Splits: files, parts of files or partitions.",
+            "pendingRecords": "Records in these splits.",
+            "pendingBytes": "Bytes in these splits.",
+            "pendingFiles": "Files that are not completely assigned.",
         },
     ),
     MetricGroup(
@@ -161,11 +212,21 @@ GROUPS = (
             },
             "isBackPressured": "1 if the task is back-pressured, else 0.",
             "currentInputWatermark": "Event time of the task (ms since the epoch).",
+            "watermarkLag": "Time by which the event time is behind the clock (ms).",
             "checkpointStartDelayNanos": "Of the last checkpoint: time until the first barrier"
             " arrived (ns).",
             "checkpointAlignmentTime": "Of the last checkpoint: time for aligning barriers (ns).",
+            "stateSize": "Size of the task's part of its last checkpoint (bytes).",
             "Shuffle_Netty_Input_Buffers_inPoolUsage": "Usage of input buffers, 0 to 1.",
             "Shuffle_Netty_Output_Buffers_outPoolUsage": "Usage of output buffers, 0 to 1.",
+            "Shuffle_Netty_Input_Buffers_inputQueueLength": "Batches and events that wait to be"
+            " processed.",
+            "Shuffle_Netty_Output_Buffers_outputQueueLength": "Batches and events that wait to be"
+            " sent.",
+            "buffers_inputQueueLength": "The same as"
+            " `Shuffle_Netty_Input_Buffers_inputQueueLength`.",
+            "buffers_outputQueueLength": "The same as"
+            " `Shuffle_Netty_Output_Buffers_outputQueueLength`.",
         },
     ),
     MetricGroup(
@@ -193,9 +254,20 @@ GROUPS = (
             "watermarkAlignmentDrift": "How far the source is ahead of its group (ms).",
             "accumulatedPausedTimeMs": "Total time paused for watermark alignment (ms).",
             "pausedTimeMsPerSecond": "Time paused for watermark alignment per second (ms).",
+            "watermarkLag": "Of a source: time by which its event time is behind the clock (ms).",
+            **_ROCKSDB,
         },
     ),
     MetricGroup("flink_jobmanager_Status_JVM_", "Processes of masters", ("host",), "", _PROCESS),
+    MetricGroup("flink_jobmanager_System_", "Machines of masters", ("host",), "", _SYSTEM),
+    MetricGroup(
+        "flink_jobmanager_Status_Disk_",
+        "Disks of masters",
+        ("host", "directory"),
+        "The Dispatcher and the ResourceManager report their directory and"
+        " `execution.checkpointing.dir`, if it is a path.",
+        _DISK,
+    ),
     MetricGroup(
         "flink_taskmanager_Status_JVM_",
         "Processes of TaskExecutors and slots",
@@ -209,6 +281,28 @@ GROUPS = (
             "GarbageCollector_All_Count": "Garbage collections of a slot's JVM.",
             "GarbageCollector_All_Time": "Their total time (ms).",
             **_COLLECTORS,
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_System_", "Machines of TaskExecutors", ("host", "tm_id"), "", _SYSTEM
+    ),
+    MetricGroup(
+        "flink_taskmanager_Status_Disk_",
+        "Disks of TaskExecutors",
+        ("host", "tm_id", "directory"),
+        "The directories are the TaskExecutor's, `/dev/shm`, `state.backend.rocksdb.localdir`, and"
+        " `execution.checkpointing.dir` if it is a path.",
+        _DISK,
+    ),
+    MetricGroup(
+        "flink_taskmanager_Status_Flink_Memory_Managed_",
+        "State of slots",
+        ("host", "tm_id", "slot"),
+        "",
+        {
+            "Used": "Managed memory in use by state backends (bytes). State of the backend"
+            " `hashmap` is part of the memory of Python.",
+            "Total": "Managed memory of the slot's profile (bytes).",
         },
     ),
     MetricGroup(
@@ -226,6 +320,15 @@ GROUPS = (
         },
     ),
 )
+
+
+def documents(name: str) -> bool:
+    """Returns whether a name is one of the metrics. INTERFACE stands for any network interface."""
+    return any(
+        re.fullmatch((group.prefix + metric).replace("INTERFACE", r"\w+"), name)
+        for group in GROUPS
+        for metric in group.metrics
+    )
 
 
 def markdown() -> str:

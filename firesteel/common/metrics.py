@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import psutil
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler, generate_latest
@@ -32,6 +31,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample as PrometheusSample
 
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.leader import Office
 from firesteel.common.metrics_targets import CLUSTER_ID
 from firesteel.errors import FiresteelError
 
@@ -281,35 +281,6 @@ class Registry(Collector):
         return tuple((name, value) for name, value in all_labels if name not in self._drop_labels)
 
 
-def add_process_metrics(registry: Registry, *, scope: str, labels: Mapping[str, str]) -> None:
-    """Adds the Status metrics of this Python process; resident memory replaces a JVM's heap.
-
-    `scope` is "jobmanager" (Dispatcher, ResourceManager, JobMaster) or "taskmanager".
-    """
-    process = psutil.Process()
-    registry.add_source(lambda: process_samples(process, scope=scope, labels=labels))
-
-
-def process_samples(
-    process: psutil.Process, *, scope: str, labels: Mapping[str, str]
-) -> list[Sample]:
-    prefix = f"flink_{scope}_Status_JVM_"
-    with process.oneshot():
-        memory = process.memory_info()
-        threads = process.num_threads()
-        # As in Java: the share of all cores, 0 to 1, since the last call.
-        load = process.cpu_percent(None) / 100.0 / (psutil.cpu_count() or 1)
-    return [
-        Sample(f"{prefix}CPU_Load", labels, load),
-        Sample(f"{prefix}Memory_Heap_Used", labels, float(memory.rss)),
-        Sample(f"{prefix}Memory_Heap_Committed", labels, float(memory.rss)),
-        Sample(f"{prefix}Memory_Heap_Max", labels, float(psutil.virtual_memory().total)),
-        *(Sample(f"{prefix}Memory_NonHeap_{n}", labels, 0.0) for n in ("Used", "Committed")),
-        Sample(f"{prefix}Memory_NonHeap_Max", labels, -1.0),
-        Sample(f"{prefix}Threads_Count", labels, float(threads)),
-    ]
-
-
 def parse_ports(text: str, key: str = options.METRICS_PORT.key) -> range:
     """Parses the ports of `9249`, `9249-9349` or `0`. Raises ConfigurationError, which names the
     `key`.
@@ -322,6 +293,11 @@ def parse_ports(text: str, key: str = options.METRICS_PORT.key) -> range:
             f"{key}: {text!r} is not allowed; expected a port, a range such as 9249-9349, or 0"
         )
     return range(first, last + 1)
+
+
+def leader_sample(office: Office, *, leads: bool, labels: Mapping[str, str]) -> Sample:
+    """Returns whether this process holds the office."""
+    return Sample("flink_jobmanager_isLeader", {**labels, "office": office.value}, float(leads))
 
 
 # Names of amounts, for which the values of several series can be added.

@@ -50,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
+_MANAGED_MEMORY = "flink_taskmanager_Status_Flink_Memory_Managed"
 _STATIC_TABLE = "flink_taskmanager_job_staticTable_"
 
 
@@ -194,6 +195,11 @@ class Host:
         if self._jvm_status is None:
             self._jvm_status = JvmStatus(self._engine.session, self._slot)
         samples = self._jvm_status.samples()
+        labels, state = {"slot": str(self._slot)}, self._state_backends
+        samples += [
+            MetricSample(f"{_MANAGED_MEMORY}_Used", labels, state.used_bytes),
+            MetricSample(f"{_MANAGED_MEMORY}_Total", labels, state.managed_bytes),
+        ]
         tables, job_id = self._static_tables, self._job_id
         for table in tables.status() if tables is not None else ():
             labels = {"slot": str(self._slot), "job_id": job_id, "table": table.name}

@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from firesteel.common import metrics, metrics_targets
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.metrics import Registry, add_process_metrics, parse_ports
+from firesteel.common.metrics import Registry, parse_ports
+from firesteel.common.process_metrics import add_disk_metrics, add_process_metrics
 from firesteel.errors import FiresteelError
 from tests.waiting import PATIENCE_S
 
@@ -239,7 +240,15 @@ def test_names_and_labels_from_outside_cannot_break_the_text(registry: Registry)
 def test_the_metrics_of_a_process_itself(registry: Registry) -> None:
     add_process_metrics(registry, scope="jobmanager", labels={"host": "h"})
     shown = {name: next(iter(samples.values())) for name, (_, samples) in exposed(registry).items()}
-    assert set(shown) == {
+    of_machine = {name for name in shown if name.startswith("flink_jobmanager_System_")}
+    assert {
+        "flink_jobmanager_System_CPU_Usage",
+        "flink_jobmanager_System_Memory_Available",
+        "flink_jobmanager_System_Memory_Total",
+        "flink_jobmanager_System_Network_lo_ReceiveRate",
+        "flink_jobmanager_System_Network_lo_SendRate",
+    } <= of_machine
+    assert set(shown) - of_machine == {
         f"flink_jobmanager_Status_JVM_{name}"
         for name in (
             "CPU_Load",
@@ -256,6 +265,23 @@ def test_the_metrics_of_a_process_itself(registry: Registry) -> None:
         psutil.Process().memory_info().rss, rel=0.1
     )
     assert shown["flink_jobmanager_Status_JVM_Threads_Count"] >= threading.active_count()
+
+
+def test_the_space_on_disks(registry: Registry, tmp_path: Path) -> None:
+    directories = [tmp_path, tmp_path, tmp_path / "missing"]
+    add_disk_metrics(registry, directories, scope="taskmanager", labels={"tm_id": "t"})
+    shown = {
+        sample.name: (sample.labels, sample.value)
+        for family in registry.collect()
+        for sample in family.samples
+    }
+    assert set(shown) == {f"flink_taskmanager_Status_Disk_{n}" for n in ("Free", "Total")}
+    free, total = (
+        shown["flink_taskmanager_Status_Disk_Free"],
+        shown["flink_taskmanager_Status_Disk_Total"],
+    )
+    assert free[0] == total[0] == {"tm_id": "t", "directory": str(tmp_path)}
+    assert 0 < free[1] < total[1]
 
 
 def test_processes_on_one_machine_take_the_next_free_port(registry: Registry) -> None:

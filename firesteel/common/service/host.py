@@ -113,9 +113,11 @@ class ServiceProcess:
 
         Raises FiresteelError if every configured port is taken.
         """
-        from firesteel.common.metrics import add_process_metrics
+        from firesteel.common.process_metrics import add_disk_metrics, add_process_metrics
 
         add_process_metrics(self.registry, scope=scope, labels=labels)
+        if self._directory is not None:
+            add_disk_metrics(self.registry, self._directories(scope), scope=scope, labels=labels)
         folder = os.environ.get(metrics_targets.FOLDER)
         first = metrics_targets.ports_of_dead(Path(folder), self.name) if folder else ()
         port = self.registry.serve(
@@ -128,6 +130,16 @@ class ServiceProcess:
             except OSError as error:
                 log.warning("Prometheus does not find this process", reason=str(error))
         return address
+
+    def _directories(self, scope: str) -> Iterator[Path]:
+        """Yields the local directories that the process writes to."""
+        yield self.directory
+        if scope == "taskmanager":
+            yield temporary.SHARED_MEMORY
+        for option in (options.ROCKSDB_LOCALDIR, options.CHECKPOINT_DIR):
+            path = self.conf.get(option).removeprefix("file://")
+            if path and "://" not in path:
+                yield Path(path)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """Calls `stop` on the event loop after SIGTERM and SIGINT, with the signal's name."""

@@ -116,6 +116,11 @@ class CheckpointCoordinator:
         return tuple(self._pending.values())
 
     @property
+    def interval_s(self) -> float | None:
+        """The interval of periodic checkpoints; None: they are taken only on request."""
+        return self._settings.interval_s if self.enabled else None
+
+    @property
     def settled(self) -> bool:
         """Whether the latest checkpoint is known."""
         return not any(c.state is CheckpointState.STORING for c in self._pending.values())

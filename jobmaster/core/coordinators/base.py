@@ -114,6 +114,10 @@ class Coordinator:
         """Takes over a finished attempt, given the places of its splits."""
         return ""
 
+    def backlog(self) -> Mapping[str, int]:
+        """Returns the work that no attempt was assigned yet, by metric. Empty: none or unknown."""
+        return {}
+
     def owned(self, attempt_id: AttemptId) -> Sequence[int] | None:
         """Returns the places of the attempt's assigned splits; None if they are unknown."""
         return None

@@ -15,7 +15,7 @@ files share a split, and a large file that can be cut has several of about equal
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from firesteel.common.file_parts import COMPRESSED, FilePart, ListedFile, to_json
@@ -59,6 +59,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._listed = False
         self._files: list[ListedFile] = []
         self._splits: list[_Split] = []
+        self._sizes: list[int] = []  # bytes up to the end of each split; computed for `backlog`
         self._seen: set[str] = set()
         self._list_at: float | None = None  # None: not watched, or being listed
 
@@ -122,6 +123,24 @@ class FileSourceEnumerator(SplitEnumerator):
             parts.append(FilePart(path, start, end - start, size, modified_ns))
         return json.dumps(to_json(parts), separators=(",", ":"))
 
+    def backlog(self) -> Mapping[str, int]:
+        splits, files, sizes, first = self._splits, self._files, self._sizes, self._next
+        for split in splits[len(sizes) :]:
+            sizes.append((sizes[-1] if sizes else 0) + self._size(split))
+        returned = [splits[number] for number in list(self._returned)]
+        new_bytes = sizes[-1] - (sizes[first - 1] if first else 0) if sizes else 0
+        new_files = len(files) - splits[first].first if first < len(splits) else 0
+        return {
+            **super().backlog(),
+            "pendingBytes": new_bytes + sum(map(self._size, returned)),
+            "pendingFiles": new_files + sum(split.files for split in returned),
+        }
+
+    def _size(self, split: _Split) -> int:
+        first, files, piece, pieces = split
+        size = sum(file.size for file in self._files[first : first + files])
+        return size * (piece + 1) // pieces - size * piece // pieces
+
     def found(self, snapshot: Json) -> Json:
         files, splits = _counts(snapshot)
         if not self._listed or (snapshot is not None and len(self._files) <= files):
@@ -160,6 +179,7 @@ class FileSourceEnumerator(SplitEnumerator):
     def restore(self, snapshot: Json) -> None:
         super().restore(snapshot)
         self._listed = True
+        self._sizes = []
         self._files = [ListedFile(*file) for file in snapshot["files"]]
         self._splits = [_Split(*split) for split in snapshot["splits"]]
         self._seen = {file.path for file in self._files}

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import (
@@ -160,6 +160,10 @@ class SplitEnumerator(Coordinator, ABC):
         self._owned[attempt_id] = list(places)
         return ""
 
+    def backlog(self) -> Mapping[str, int]:
+        new = max(0, self.split_count() - self._next)
+        return {"unassignedSplits": new + len(self._returned)}
+
     def owned(self, attempt_id: AttemptId) -> Sequence[int] | None:
         return self._owned.get(attempt_id)
 
@@ -277,6 +281,17 @@ class SequenceSourceEnumerator(SplitEnumerator):
     def split_json(self, number: int) -> str:
         start = self._start + number * self._split_rows
         return json.dumps({"start": start, "end": min(self._end, start + self._split_rows)})
+
+    def backlog(self) -> Mapping[str, int]:
+        if self._end == LAST:
+            return {}
+        new = max(0, self._end - self._start - self._next * self._split_rows)
+        returned = sum(self._rows(number) for number in list(self._returned))
+        return {**super().backlog(), "pendingRecords": new + returned}
+
+    def _rows(self, number: int) -> int:
+        start = self._start + number * self._split_rows
+        return min(self._end, start + self._split_rows) - start
 
     def start_over(self) -> None:
         super().start_over()

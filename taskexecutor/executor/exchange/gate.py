@@ -227,6 +227,11 @@ class InputGate:
             len(self._channels) * self._window_bytes or 1
         )
 
+    @property
+    def queue_length(self) -> int:
+        """Returns the number of elements that were not polled yet."""
+        return sum(channel.queue_length for channel in self._channels)
+
     # -- the carriers' side
 
     def disconnect(self) -> None:

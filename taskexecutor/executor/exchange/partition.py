@@ -248,6 +248,11 @@ class ResultPartition:
             len(self._channels) * self._window_bytes or 1
         )
 
+    @property
+    def queue_length(self) -> int:
+        """The number of elements that were not sent yet."""
+        return sum(channel.queue_length for channel in self._channels)
+
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
         """Returns the elements of a channel that were not sent yet, oldest first."""
         with self._lock:

@@ -133,6 +133,7 @@ class MemoryPartition:
         self.blocked = False
         self.overdrawn = False
         self.out_pool_usage = 0.0
+        self.queue_length = 0
         self.sent: list[StreamElement] = []  # everything emitted, in order
         self.closed = False
         self.aborted = False
@@ -229,6 +230,7 @@ class MemoryGate:
     ) -> None:
         self.bytes_in = 0
         self.in_pool_usage = 0.0
+        self.queue_length = 0
         self.max_rows: int | None = None  # ignored: elements are few and small
         self.arrived: deque[tuple[int, CheckpointBarrier]] = deque()
         self.on_available = on_available

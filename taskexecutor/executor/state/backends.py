@@ -34,9 +34,15 @@ class StateBackends:
     """
 
     def __init__(self, *, managed_bytes: int, directory: str = "") -> None:
-        self._managed_bytes = managed_bytes
+        self.managed_bytes = managed_bytes
         self._base = Path(directory) if directory else None
         self._made: dict[str, CreateKeyedState] = {}  # by type: its backends share memory
+        self._used: list[Callable[[], int]] = []  # the used memory of each type
+
+    @property
+    def used_bytes(self) -> int:
+        """The managed memory that the backends use. May be called from any thread."""
+        return sum(used() for used in self._used)
 
     def of(self, kind: str) -> CreateKeyedState:
         """Returns the constructor for backends of this type. Called from one thread."""
@@ -58,14 +64,16 @@ class StateBackends:
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
     def _paged(self) -> CreateKeyedState:
-        columns = SlotColumnMemory(max(self._managed_bytes, _LEAST_BYTES), self._base)
+        columns = SlotColumnMemory(max(self.managed_bytes, _LEAST_BYTES), self._base)
+        self._used.append(lambda: columns.in_memory_bytes)
         return partial(HashMapKeyedStateBackend, columns=columns)
 
     def _rocksdb(self) -> CreateKeyedState:
         # Imported on demand: it takes 10 MB and few slots need it.
         from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksDbMemory
 
-        memory = RocksDbMemory(self._managed_bytes, self._base)
+        memory = RocksDbMemory(self.managed_bytes, self._base)
+        self._used.append(lambda: memory.used_bytes)
 
         def create(
             key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]

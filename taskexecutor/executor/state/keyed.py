@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,6 +106,9 @@ class KeyedState(Protocol):
         self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
     ) -> None:
         """Fills an empty backend with the entries of its key groups."""
+
+    def statistics(self) -> Mapping[str, int]:
+        """Returns the backend's metrics by name. May be called from any thread."""
 
     def close(self) -> None: ...
 

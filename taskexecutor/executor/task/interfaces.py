@@ -42,6 +42,9 @@ class ResultPartition(Protocol):
     def out_pool_usage(self) -> float: ...
 
     @property
+    def queue_length(self) -> int: ...
+
+    @property
     def stored(self) -> StoredPartition | None:
         """The stored partition of a BLOCKING result, once `finish` has returned."""
 
@@ -72,6 +75,9 @@ class InputGate(Protocol):
 
     @property
     def in_pool_usage(self) -> float: ...
+
+    @property
+    def queue_length(self) -> int: ...
 
     def poll(self) -> tuple[int, StreamElement] | None: ...
 

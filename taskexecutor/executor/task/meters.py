@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from firesteel.common.task_metrics import TaskMetrics
-from firesteel.elements import MIN_TIMESTAMP_US
+from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from taskexecutor.executor.task.metrics import (
     RECORDS_READ,
     OperatorMetrics,
     TaskMetricGroup,
 )
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
@@ -46,9 +47,15 @@ class TaskMeters:
     reader, in any thread.
     """
 
-    def __init__(self, group: TaskMetricGroup, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        group: TaskMetricGroup,
+        now_s: Callable[[], float] = time.monotonic,
+        wall_clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self._group = group
         self._now_s = now_s
+        self._wall_clock_ms = wall_clock_ms
         self._history: deque[tuple[float, dict[str, float]]] = deque()
         info = group.info
         self._labels = {
@@ -86,33 +93,33 @@ class TaskMeters:
             "isBackPressured",
             float(group.blocked or rates["back_pressured_ms"] >= BACK_PRESSURED_FROM_MS),
         )
+        watermark_us = metrics.watermark_us
         task(
             "currentInputWatermark",
-            MIN_TIMESTAMP_US if metrics.watermark_us is None else metrics.watermark_us // 1000,
+            MIN_TIMESTAMP_US if watermark_us is None else watermark_us // 1000,
         )
-        task(
-            "Shuffle_Netty_Input_Buffers_inPoolUsage",
-            _highest(gate.in_pool_usage for gate in group.gates),
-        )
-        task(
-            "Shuffle_Netty_Output_Buffers_outPoolUsage",
-            _highest(p.out_pool_usage for p in group.partitions),
-        )
+        lag_ms = None
+        if watermark_us is not None and watermark_us != MAX_TIMESTAMP_US:
+            lag_ms = self._wall_clock_ms() - watermark_us // 1000
+            task("watermarkLag", lag_ms)
+        for name, value in _buffers(group):
+            task(name, value)
         if (times := group.checkpoint_times) is not None:
             task("checkpointAlignmentTime", times.alignment_ns())  # in nanoseconds, as in Flink
             task("checkpointStartDelayNanos", round(times.start_delay_ms * 1e6))
+            if times.size_bytes is not None:
+                task("stateSize", times.size_bytes)
         for operator in group.operators:
             samples.extend(self._operator_samples(operator, rates))
+        if lag_ms is not None and not group.gates:  # the first operator is a source
+            source = self._operator_labels(group.operators[0])
+            samples.append(MetricSample(f"{OPERATOR_PREFIX}watermarkLag", source, lag_ms))
         return samples
 
     def _operator_samples(
         self, operator: OperatorMetrics, rates: dict[str, float]
     ) -> Iterable[MetricSample]:
-        labels = {
-            **self._labels,
-            "operator_id": operator.operator_id,
-            "operator_name": operator.operator_name,
-        }
+        labels = self._operator_labels(operator)
         values: dict[str, float] = {
             "numRecordsIn": operator.records_taken,
             "numRecordsOut": operator.records_out,
@@ -134,8 +141,16 @@ class TaskMeters:
         values.update(
             {name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ}
         )
+        values.update(operator.state_statistics())
         for name, value in values.items():
             yield MetricSample(OPERATOR_PREFIX + name, labels, value)
+
+    def _operator_labels(self, operator: OperatorMetrics) -> dict[str, str]:
+        return {
+            **self._labels,
+            "operator_id": operator.operator_id,
+            "operator_name": operator.operator_name,
+        }
 
     def _rates(self, cumulative: dict[str, float]) -> dict[str, float]:
         """Returns rates per second since the oldest reading within the window; 0 at the first
@@ -168,6 +183,22 @@ def _cumulative(metrics: TaskMetrics, operators: Sequence[OperatorMetrics]) -> d
         values[f"in {operator.operator_id}"] = operator.records_taken
         values[f"out {operator.operator_id}"] = operator.records_out
     return values
+
+
+def _buffers(group: TaskMetricGroup) -> Iterator[tuple[str, float]]:
+    """Yields the use of buffers under Flink's names, and queue lengths also under the names that
+    Flink had before 1.10.
+    """
+    sides = (
+        ("in", "Input", [(gate.in_pool_usage, gate.queue_length) for gate in group.gates]),
+        ("out", "Output", [(p.out_pool_usage, p.queue_length) for p in group.partitions]),
+    )
+    for short, long, buffers in sides:
+        length = sum(queue_length for _, queue_length in buffers)
+        prefix = f"Shuffle_Netty_{long}_Buffers_"
+        yield f"{prefix}{short}PoolUsage", _highest(usage for usage, _ in buffers)
+        yield f"{prefix}{short}putQueueLength", length
+        yield f"buffers_{short}putQueueLength", length
 
 
 def _highest(values: Iterable[float]) -> float:

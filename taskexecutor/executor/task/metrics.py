@@ -7,7 +7,7 @@ a batch costs a few additions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from firesteel.common.task_metrics import TaskMetrics
@@ -27,10 +27,11 @@ _ON_SPARK = (TimeKind.SPARK, TimeKind.PLANNING, TimeKind.CONVERTING, TimeKind.RE
 
 @dataclass(slots=True)
 class CheckpointTimes:
-    """Times of a task's last checkpoint."""
+    """Times and size of a task's last checkpoint."""
 
     start_delay_ms: float = 0.0  # until its first barrier arrived
     alignment_ms: float = 0.0  # from then until the snapshot was due
+    size_bytes: int | None = None  # of its part of the last checkpoint that it acknowledged
     aligning_since_s: float | None = None  # by `time.perf_counter`, while barriers are collected
 
     def alignment_ns(self) -> int:
@@ -69,6 +70,7 @@ class OperatorMetrics:
     plan: str = ""  # the Spark plan, as last read
     plan_read_at_s: float = -PLAN_INTERVAL_S
     watermark_alignment: WatermarkAlignment | None = None
+    state_statistics: Callable[[], Mapping[str, int]] = dict  # of the keyed state's backend
 
     def counter(self, name: str) -> OperatorCounter:
         return self.counters.setdefault(name, OperatorCounter())

@@ -479,3 +479,31 @@ def test_what_was_found_counts_for_nothing_beside_another_list() -> None:
     assert [ask_files(another, A) for _ in range(3)] == [["a"], ["c"], ["b"]]
     assert another.split_count() == 3
     assert not of_another_master(since).ready, "what is before it is not known"
+
+
+def test_a_source_knows_what_it_has_not_assigned() -> None:
+    sequence = SequenceSourceEnumerator(start=5, end=30, split_rows=10)
+    assert sequence.backlog() == {"unassignedSplits": 3, "pendingRecords": 25}
+    for _ in range(3):
+        ask(sequence, A)
+    assert sequence.backlog() == {"unassignedSplits": 0, "pendingRecords": 0}
+    sequence.attempt_ended(A)
+    assert sequence.backlog() == {"unassignedSplits": 3, "pendingRecords": 25}
+    assert SequenceSourceEnumerator(start=0, end=None, split_rows=10).backlog() == {}
+
+    source = FileSourceEnumerator(paths=["/x"], parallelism=1, cut=True)
+    assert source.backlog() == {"unassignedSplits": 0, "pendingBytes": 0, "pendingFiles": 0}
+    source.paths_listed([*files("a", "b"), ListedFile("/x/c", 2 * MAX_SPLIT_BYTES, 7)], 0.0)
+    total = {"unassignedSplits": source.split_count(), "pendingFiles": 3}
+    assert source.backlog() == {**total, "pendingBytes": 20 + 2 * MAX_SPLIT_BYTES}
+    assigned = 0
+    while (split := ask(source, A)) is not None:
+        assigned += sum(part.length for part in from_json(split))
+        left = source.backlog()
+        assert left["pendingBytes"] == 20 + 2 * MAX_SPLIT_BYTES - assigned
+    assert set(left.values()) == {0}
+    source.attempt_ended(A)
+    assert source.backlog()["pendingBytes"] == 20 + 2 * MAX_SPLIT_BYTES
+    source.start_over()
+    source.restore(source.snapshot())
+    assert source.backlog() == {**total, "pendingBytes": 20 + 2 * MAX_SPLIT_BYTES}

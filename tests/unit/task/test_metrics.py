@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from firesteel.common.metric_reference import GROUPS
 from firesteel.common.states import ExecutionState
-from firesteel.elements import EndOfData, EndOfPartition, Watermark
+from firesteel.elements import MAX_TIMESTAMP_US, EndOfData, EndOfPartition, Watermark
 from firesteel.testing import Journal, RecordingOperator
 from taskexecutor.executor.task.meters import TaskMeters
 from taskexecutor.executor.task.metrics import TaskMetricGroup
@@ -207,11 +207,41 @@ def test_a_task_counts_records_and_exposes_them_under_their_names() -> None:
         assert task + name in seen
     of_tasks, of_operators = (documented_metrics(prefix) for prefix in (task, op))
     assert seen.keys() <= of_tasks | of_operators
-    of_checkpoints = {task + "checkpointStartDelayNanos", task + "checkpointAlignmentTime"}
+    of_checkpoints = {
+        task + name
+        for name in ("checkpointStartDelayNanos", "checkpointAlignmentTime", "stateSize")
+    }
     assert of_tasks - seen.keys() == of_checkpoints
     final = run.final_metrics
     assert (final.records_in, final.records_out, final.late_records_dropped) == (3, 3, 2)
     assert final.attempt_id == run.config.attempt_id
+
+
+def test_buffers_and_the_lag_of_a_source() -> None:
+    run = Run(vertex(operator("x", ())), {})
+    group = TaskMetricGroup(run.config.info, TaskClock(Clock()))
+    source = group.operator("id", "Source: x")
+    source.state_statistics = lambda: {"default_rocksdb_num_snapshots": 2}
+    partition = run.producer(in_edge("p"))
+    partition.queue_length = 3
+    group.partitions = [partition, partition]
+    meters = TaskMeters(group, lambda: 0.0, lambda: 9_000)
+
+    def shown() -> dict[str, float]:
+        prefix = "flink_taskmanager_job_task_"
+        return {sample.name.removeprefix(prefix): sample.value for sample in meters.samples()}
+
+    seen = shown()
+    assert seen["Shuffle_Netty_Output_Buffers_outputQueueLength"] == 6
+    assert seen["buffers_outputQueueLength"] == 6
+    assert seen["buffers_inputQueueLength"] == 0
+    assert seen["operator_default_rocksdb_num_snapshots"] == 2
+    assert "watermarkLag" not in seen
+    group.watermark_us = lambda: 2_000_000
+    seen = shown()
+    assert seen["watermarkLag"] == seen["operator_watermarkLag"] == 7_000
+    group.watermark_us = lambda: MAX_TIMESTAMP_US
+    assert "watermarkLag" not in shown()
 
 
 def test_the_records_that_a_source_read_count_as_received() -> None:

@@ -159,6 +159,11 @@ class BlockingPartition:
         """Returns the used share of the buffer, 0 to 1."""
         return min(1.0, self._buffered_bytes / self._folders.buffer_bytes)
 
+    @property
+    def queue_length(self) -> int:
+        """Returns the number of buffered batches."""
+        return sum(map(len, self._buffered))
+
     # -- inside
 
     def _route(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

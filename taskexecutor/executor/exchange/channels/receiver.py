@@ -240,6 +240,10 @@ class ReceiverChannel:
         return self._queued_bytes
 
     @property
+    def queue_length(self) -> int:
+        return len(self._queue)
+
+    @property
     def queued(self) -> tuple[StreamElement, ...]:
         """The elements that were not taken yet, oldest first."""
         return tuple(q.element for q in self._queue)

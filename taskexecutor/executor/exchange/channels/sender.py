@@ -234,6 +234,10 @@ class SenderChannel:
         return self._outstanding_bytes
 
     @property
+    def queue_length(self) -> int:
+        return len(self._queue)
+
+    @property
     def queued(self) -> tuple[StreamElement, ...]:
         """The queued elements, oldest first."""
         return tuple(q.element for q in self._queue)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,7 @@ class RocksDbKeyedStateBackend:
         self._snapshots = 0
         self._unreleased = 0
         self._closed = False
+        self._statistics: Mapping[str, int] = {}
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -198,6 +199,16 @@ class RocksDbKeyedStateBackend:
                 )
                 other.close()
                 shutil.rmtree(path)
+
+    def statistics(self) -> Mapping[str, int]:
+        """Returns the last values while the database is being written."""
+        if self._database_lock.acquire(blocking=False):  # it is not closed meanwhile
+            try:
+                if self._database is not None:
+                    self._statistics = self._database.statistics()
+            finally:
+                self._database_lock.release()
+        return self._statistics
 
     def close(self) -> None:
         """Closes the backend. If a snapshot is still being written, the database is removed with

@@ -44,6 +44,17 @@ from taskexecutor.executor.state.keyed import SnapshotTarget
 
 _MIB = 1 << 20
 _LEAST_CACHE = 4  # at least a quarter of the memory is left to the cache
+_PROPERTIES = (
+    "actual-delayed-write-rate",
+    "background-errors",
+    "block-cache-usage",
+    "cur-size-all-mem-tables",
+    "estimate-num-keys",
+    "num-deletes-imm-mem-tables",
+    "num-entries-imm-mem-tables",
+    "num-snapshots",
+    "total-sst-files-size",
+)
 _BATCH_ENTRIES = 2_000  # per write, which blocks the other threads
 
 
@@ -69,6 +80,11 @@ class RocksDbMemory:
         self.write_buffer_bytes = min(max(total // 16, _MIB), 8 * _MIB)
         # Size up to which a backend holds changes before it writes them to its database.
         self.layer_bytes = min(max(total // 32, 256 << 10), 2 * _MIB)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of the cache, with unflushed writes, and of state in columns."""
+        return self.cache.get_usage() + self.columns.in_memory_bytes
 
 
 class Database:
@@ -128,6 +144,19 @@ class Database:
             # which writes little, but to disk: 7 ms, or 0.4 ms in an in-memory file system.
             self._db.flush()
             Checkpoint(self._db).create_checkpoint(str(path))
+
+    def statistics(self) -> dict[str, int]:
+        """Returns the properties under Flink's names. All states share the column family
+        `default`.
+        """
+        with self._errors():
+            return {
+                f"default_rocksdb_{name.replace('-', '_')}": self._db.property_int_value(
+                    f"rocksdb.{name}"
+                )
+                or 0
+                for name in _PROPERTIES
+            }
 
     def close(self) -> None:
         with self._errors():

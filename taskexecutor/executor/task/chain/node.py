@@ -117,6 +117,7 @@ class ChainNode:
     @_attributed
     def initialize_state(self, state: TaskOperatorState) -> None:
         self.state = state
+        self.metrics.state_statistics = state.keyed.statistics
         if state.restored_watermark_us is not None:
             self._restored_us = state.restored_watermark_us
             self.timers.restore_watermark(self._restored_us)

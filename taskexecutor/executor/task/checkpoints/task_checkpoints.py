@@ -284,6 +284,7 @@ class TaskCheckpoints:
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
         )
+        self._times.size_bytes = snapshot.size_bytes
         return CheckpointAcknowledged(
             attempt_id=self._attempt_id, checkpoint_id=work.checkpoint_id, snapshot=snapshot
         )

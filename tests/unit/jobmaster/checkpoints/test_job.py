@@ -509,8 +509,12 @@ def test_operators_see_how_checkpoints_went() -> None:
     assert values["totalNumberOfCheckpoints"] == 2
     assert values["lastCompletedCheckpointId"] == first
     assert values["lastCheckpointSize"] == complete_one.size_bytes
-    names = {sample.name for sample in samples(made.core, "host", 0.0)}
-    assert {f"flink_jobmanager_job_{name}" for name in values} <= names
+    now_ms = made.core.now_ms(made.now)
+    exposed = {sample.name: sample.value for sample in samples(made.core, "host", now_ms)}
+    assert {f"flink_jobmanager_job_{name}" for name in values} <= exposed.keys()
+    assert exposed["flink_jobmanager_job_checkpointInterval"] == 10_000
+    last_ms = values["lastCheckpointCompletedTimestamp"]
+    assert exposed["flink_jobmanager_job_checkpointAge"] == now_ms - last_ms > 10_000
     details = job_details(made.core, {}, made.now)
     assert [c.state for c in details.checkpoints] == ["FAILED", "COMPLETED"]
     assert not any(c.subtasks for c in details.checkpoints)
