@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import assert_never
 
 import grpc
 import structlog
 
-from firesteel._proto import executor_pb2, job_logs_pb2, process_info_pb2, resource_manager_pb2
+from firesteel._proto import (
+    common_pb2,
+    executor_pb2,
+    job_logs_pb2,
+    process_info_pb2,
+    resource_manager_pb2,
+)
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
@@ -337,9 +343,7 @@ class TaskExecutor:
     ) -> None:
         kind = message.WhichOneof("message")
         if kind == "metrics":
-            self._samples[executor_id] = [
-                Sample(s.name, dict(s.labels), s.value) for s in message.metrics.samples
-            ]
+            self._samples[executor_id] = self._labelled(message.metrics.samples)
         elif kind == "ready":
             log.info(
                 "a slot's process is ready",
@@ -400,5 +404,15 @@ class TaskExecutor:
         for index, memory in self.memory_of_slots().items():
             yield from memory.samples({**self._labels, "slot": str(index)})
         for samples in list(self._samples.values()):
-            for sample in samples:
-                yield sample._replace(labels={**self._labels, **sample.labels})
+            yield from samples
+
+    def _labelled(self, reported: Iterable[common_pb2.MetricSample]) -> list[Sample]:
+        """Adds the TaskExecutor's labels. Samples with equal labels share them."""
+        shared: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        samples = []
+        for sample in reported:
+            own = tuple(sample.labels.items())
+            if (labels := shared.get(own)) is None:
+                labels = shared[own] = {**self._labels, **dict(own)}
+            samples.append(Sample(sample.name, labels, sample.value))
+        return samples
