@@ -212,7 +212,7 @@ GROUPS = (
             },
             "isBackPressured": "1 if the task is back-pressured, else 0.",
             "currentInputWatermark": "Event time of the task (ms since the epoch).",
-            "watermarkLag": "Time by which the event time is behind the clock (ms).",
+            "watermarkLag": "Difference between the clock and the event time (ms).",
             "checkpointStartDelayNanos": "Of the last checkpoint: time until the first barrier"
             " arrived (ns).",
             "checkpointAlignmentTime": "Of the last checkpoint: time for aligning barriers (ns).",
@@ -254,7 +254,7 @@ GROUPS = (
             "watermarkAlignmentDrift": "How far the source is ahead of its group (ms).",
             "accumulatedPausedTimeMs": "Total time paused for watermark alignment (ms).",
             "pausedTimeMsPerSecond": "Time paused for watermark alignment per second (ms).",
-            "watermarkLag": "Of a source: time by which its event time is behind the clock (ms).",
+            "watermarkLag": "Of a source: difference between the clock and its event time (ms).",
             **_ROCKSDB,
         },
     ),

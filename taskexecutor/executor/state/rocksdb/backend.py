@@ -202,7 +202,7 @@ class RocksDbKeyedStateBackend:
 
     def statistics(self) -> Mapping[str, int]:
         """Returns the last values while the database is being written."""
-        if self._database_lock.acquire(blocking=False):  # it is not closed meanwhile
+        if self._database_lock.acquire(blocking=False):  # it stays open
             try:
                 if self._database is not None:
                     self._statistics = self._database.statistics()
