@@ -26,6 +26,7 @@ from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
+    inspections_pb2,
     job_graph_pb2,
     job_logs_pb2,
     job_master_pb2,
@@ -39,7 +40,9 @@ from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import options
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
+from firesteel.common.inspections import RowSampling, problem_with
 from firesteel.common.rpc.bearer import answering
+from firesteel.common.rpc.convert import TASK_INSPECTION
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.status import Reason, abort, pass_on, reason_of
 from firesteel.common.states import JobStatus
@@ -52,6 +55,7 @@ WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a ch
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
 TASK_EXECUTOR_TIMEOUT_S = 5.0
+INSPECTION_GRACE_S = 10.0  # the JobMaster answers earlier
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -166,6 +170,40 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             return await self._shell.take_checkpoint(job, request)
         except FiresteelError as error:
             await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
+
+    async def InspectTask(
+        self, request: inspections_pb2.InspectTaskRequest, context: _Context
+    ) -> inspections_pb2.InspectTaskResponse:
+        job = await self._job(request.job_id, context)
+        try:
+            inspection = TASK_INSPECTION.decode(request).inspection
+        except RemoteProtocolError as error:
+            await abort(context, Reason.INVALID_REQUEST, str(error))
+        if problem := problem_with(inspection):
+            await abort(context, Reason.INVALID_REQUEST, problem)
+        option = options.SAMPLE_ROWS
+        if isinstance(inspection, RowSampling) and not self._shell.conf.get(option):
+            await abort(
+                context,
+                Reason.DISABLED,
+                f"this cluster shows no rows of jobs ({option.key}: false)",
+            )
+        job_master = self._shell.job_master_of(job)
+        if job_master is None:
+            waits = "" if job.ended else " and has no JobMaster yet"
+            await abort(
+                context, Reason.TASK_NOT_RUNNING, f"job {job.job_id} is {job.status.name}{waits}"
+            )
+        try:
+            response: inspections_pb2.InspectTaskResponse = await job_master.InspectTask(
+                request, timeout=inspection.seconds + INSPECTION_GRACE_S
+            )
+        except grpc.aio.AioRpcError as error:
+            if reason_of(error) is not None:
+                await pass_on(context, error)
+            lost = f"the JobMaster of job {job.job_id} does not answer ({error.code().name})"
+            await abort(context, Reason.INSPECTION_LOST, lost)
+        return response
 
     async def DisposeSavepoint(
         self, request: dispatcher_pb2.DisposeSavepointRequest, context: _Context

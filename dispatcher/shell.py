@@ -58,7 +58,12 @@ from dispatcher.core.submitted_jobs import SubmittedJob
 from dispatcher.job_store import JobStore, Superseded
 from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from dispatcher.savepoints import dispose_savepoint
-from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
+from firesteel._proto import (
+    dispatcher_pb2,
+    job_graph_pb2,
+    job_master_pb2,
+    job_master_pb2_grpc,
+)
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.state import CompleteCheckpoint
@@ -325,6 +330,11 @@ class Shell:
                 f" `firesteel show --checkpoints {job.job_id}` lists complete checkpoints"
             ) from error
         return taken
+
+    def job_master_of(self, job: SubmittedJob) -> Any:
+        """Returns the stub of the JobMaster that runs the job; None: there is none."""
+        process = self.core.process_of(job) if job.confirmed and not job.ended else None
+        return None if process is None else self._job_master(process.address)
 
     async def dispose_savepoint(self, path: str) -> None:
         """Deletes the savepoint at `path`. Raises FiresteelError."""

@@ -125,6 +125,7 @@ _FROM_TASK_EXECUTOR: Envelope[events.Event, job_master_pb2.TaskExecutorToJobMast
         "checkpoint_declined": events.CheckpointDeclined,
         "data_ended": events.TaskDataEnded,
         "task_held": events.TaskHeld,
+        "task_inspected": events.InspectionEnded,
         "offer_slots": events.SlotsOffered,
         "slot_lost": events.SlotLost,
     },
@@ -246,6 +247,7 @@ TO_TASK_EXECUTOR: Envelope[commands.ToTaskExecutor, job_master_pb2.JobMasterToTa
             "notify_checkpoint": commands.NotifyCheckpoint,
             "drain": commands.DrainTasks,
             "adopt": commands.AdoptTasks,
+            "inspect": commands.InspectTask,
             "goodbye": commands.DismissTaskExecutor,
         },
         others=("submit", "analyze", "heartbeat"),  # see TaskExecutorMessages

@@ -14,17 +14,33 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 import structlog
 
-from firesteel._proto import common_pb2, job_master_pb2, job_master_pb2_grpc, tasks_pb2
+from firesteel._proto import (
+    common_pb2,
+    inspections_pb2,
+    job_master_pb2,
+    job_master_pb2_grpc,
+    tasks_pb2,
+)
 from firesteel.common.ids import TaskExecutorId
+from firesteel.common.inspections import TaskInspection
+from firesteel.common.rpc.convert import TASK_INSPECTION
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.link import EOF
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.errors import FiresteelError
 from jobmaster import convert
 from jobmaster.core import events
+from jobmaster.core.commands import AnswerInspection, InspectionRefusal
 
 log = structlog.get_logger(__name__)
 
+_REASONS = {
+    InspectionRefusal.NOT_FOUND: Reason.TASK_NOT_FOUND,
+    InspectionRefusal.NOT_RUNNING: Reason.TASK_NOT_RUNNING,
+    InspectionRefusal.BUSY: Reason.SLOT_INSPECTED,
+    InspectionRefusal.FAILED: Reason.TASK_NOT_INSPECTED,
+    InspectionRefusal.LOST: Reason.INSPECTION_LOST,
+}
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -39,6 +55,8 @@ class ServedJob(Protocol):
     async def take_checkpoint(
         self, *, savepoint: bool, directory: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse: ...
+
+    async def inspect(self, asked: TaskInspection) -> AnswerInspection: ...
 
     def details(self) -> job_master_pb2.JobDetails: ...
 
@@ -209,6 +227,19 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     ) -> job_master_pb2.JobDetails:
         job = await self._job(request.job_id, context)
         return job.details_with_checkpoints() if request.checkpoints else job.details()
+
+    async def InspectTask(
+        self, request: inspections_pb2.InspectTaskRequest, context: _Context
+    ) -> inspections_pb2.InspectTaskResponse:
+        job = await self._job(request.job_id, context)
+        try:
+            asked = TASK_INSPECTION.decode(request)
+        except RemoteProtocolError as error:
+            await abort(context, Reason.INVALID_REQUEST, str(error))
+        answer = await job.inspect(asked)
+        if answer.refusal is not None:
+            await abort(context, _REASONS[answer.refusal], answer.problem)
+        return inspections_pb2.InspectTaskResponse.FromString(answer.result)
 
     async def _job(self, job_id: str, context: _Context) -> ServedJob:
         if self.job is None or self.job.job_id != job_id:

@@ -23,6 +23,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
 from firesteel.common.error_report import summary_of
 from firesteel.common.ids import AttemptId, IdSource
+from firesteel.common.inspections import TaskInspection
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
@@ -140,6 +141,7 @@ class RunningJob:
         self._ids = ids
         # Callers that wait for a checkpoint or a savepoint.
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
+        self._inspections: dict[str, asyncio.Future[commands.AnswerInspection]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._adopts = start.handover if start.reconciles else b""
         self._cancels: bool = start.cancels
@@ -245,6 +247,24 @@ class RunningJob:
             path=self._checkpoints.path(answered.checkpoint_id),
         )
 
+    async def inspect(self, asked: TaskInspection) -> commands.AnswerInspection:
+        """Returns by the deadline that the core gives the inspection."""
+        inspection_id = self._ids.next()
+        answer = self._inspections[inspection_id] = asyncio.get_running_loop().create_future()
+        self.post(
+            events.InspectionRequested(
+                inspection_id=inspection_id,
+                vertex_id=asked.vertex_id,
+                subtask=asked.subtask,
+                inspection=asked.inspection,
+            )
+        )
+        try:
+            answered: commands.AnswerInspection = await answer
+        finally:
+            self._inspections.pop(inspection_id, None)
+        return answered
+
     async def _savepoint_path(self, directory: str) -> str:
         settings = self._settings.checkpoints
         if settings is None:
@@ -311,6 +331,7 @@ class RunningJob:
                 | commands.TriggerCheckpoint()
                 | commands.DrainTasks()
                 | commands.AdoptTasks()
+                | commands.InspectTask()
                 | commands.NotifyCheckpoint()
                 | commands.AnswerSlots()
                 | commands.FreeSlots()
@@ -355,6 +376,10 @@ class RunningJob:
                 answer = self._requests.get(command.request)
                 if answer is not None and not answer.done():
                     answer.set_result(command)
+            case commands.AnswerInspection():
+                inspected = self._inspections.get(command.inspection_id)
+                if inspected is not None and not inspected.done():
+                    inspected.set_result(command)
             case commands.ReportStatus():
                 self._report_status()
             case commands.ReportProgress():

@@ -94,7 +94,14 @@ REGISTRATION = View(
 
 
 # Relayed to the slots of the attempts that they name.
-_FOR_TASKS = ("operator_event", "trigger_checkpoint", "notify_checkpoint", "drain", "adopt")
+_FOR_TASKS = (
+    "operator_event",
+    "trigger_checkpoint",
+    "notify_checkpoint",
+    "drain",
+    "adopt",
+    "inspect",
+)
 _FROM_JOB_MASTER: Envelope[events.Event | None, job_master_pb2.JobMasterToTaskExecutor] = Envelope(
     job_master_pb2.JobMasterToTaskExecutor,
     {
@@ -274,6 +281,7 @@ _FOR_JOB_MASTER = (
     "checkpoint_declined",
     "data_ended",
     "task_held",
+    "task_inspected",
     "analyze_result",
 )
 _FROM_EXECUTOR: Envelope[events.Event | None, executor_pb2.ExecutorToTaskExecutor] = Envelope(
@@ -284,7 +292,7 @@ _FROM_EXECUTOR: Envelope[events.Event | None, executor_pb2.ExecutorToTaskExecuto
         "ending": events.ProcessEnding,
         "released": events.ProcessCleaned,
     },
-    others=("task_states", "metrics", *_FOR_JOB_MASTER),  # see `from_executor`
+    others=("task_states", "metrics", "threads", *_FOR_JOB_MASTER),  # see `from_executor`
     context=("executor_id",),
 )
 TO_EXECUTOR: Envelope[
@@ -297,7 +305,7 @@ TO_EXECUTOR: Envelope[
         "cancel": Kind(commands.CancelInProcess, unmapped=("job_master_epoch",)),
         "release": commands.CleanProcess,
     },
-    others=("submit", "analyze", "job_keys", *_FOR_TASKS),
+    others=("submit", "analyze", "job_keys", "dump_threads", *_FOR_TASKS),
     context=("executor_id",),
 )
 
@@ -332,7 +340,10 @@ def from_executor(
             content = getattr(message, kind)
             relayed = job_master_pb2.TaskExecutorToJobMaster(**{kind: content})
             return events.ProcessMessageReceived(
-                executor_id=executor_id, job_id=JobId(content.job_id), message=relayed
+                executor_id=executor_id,
+                job_id=JobId(content.job_id),
+                message=relayed,
+                keep=kind != "task_inspected",
             )
         case _:
             return _FROM_EXECUTOR.decode(message, executor_id=executor_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Literal, NamedTuple, TypeAlias
 
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
@@ -16,6 +17,7 @@ from firesteel.common.ids import (
     TaskExecutorId,
     VertexId,
 )
+from firesteel.common.inspections import Inspection
 from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.states import JobStatus
@@ -155,6 +157,16 @@ class AdoptTasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InspectTask:
+    """Inspects the task, which answers with InspectionEnded."""
+
+    task_executor_id: TaskExecutorId
+    attempt_ids: tuple[AttemptId, ...]  # one
+    inspection_id: str
+    inspection: Inspection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCheckpoint:
     """Notifies these tasks of a checkpoint's outcome."""
 
@@ -247,6 +259,24 @@ class AnswerRequest:
     problem: str = ""  # empty: it is complete
 
 
+class InspectionRefusal(Enum):
+    """Why an inspection has no result."""
+
+    NOT_FOUND = auto()  # there is no such task
+    NOT_RUNNING = auto()
+    BUSY = auto()  # another inspection runs in the slot
+    FAILED = auto()  # the slot cannot carry it out
+    LOST = auto()  # no answer has arrived in time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerInspection:
+    inspection_id: str
+    result: bytes = field(default=b"", repr=False)
+    refusal: InspectionRefusal | None = None  # None: there is a result
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheckpoint:
     """Deletes a complete checkpoint that is no longer retained."""
@@ -322,6 +352,7 @@ ToTaskExecutor: TypeAlias = (
     | TriggerCheckpoint
     | DrainTasks
     | AdoptTasks
+    | InspectTask
     | NotifyCheckpoint
     | DismissTaskExecutor
 )
@@ -335,6 +366,7 @@ Command: TypeAlias = (
     | SpoolChunk
     | StoreCheckpoint
     | AnswerRequest
+    | AnswerInspection
     | DropCheckpoint
     | DropCheckpointFiles
     | SweepSharedFiles

@@ -44,6 +44,7 @@ from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.failover.restart_strategy import Verdict
+from jobmaster.core.inspections import Inspections
 from jobmaster.core.invariants import validate
 from jobmaster.core.job_context import JobContext, TasksFailed
 from jobmaster.core.phases import Ended, Phase, Step
@@ -86,6 +87,7 @@ class JobMasterCore:
             verdict_before=recovery.verdict, adoption_timeout_s=settings.adoption_timeout_s
         )
         self._vacating = Vacating(job)
+        self._inspections = Inspections(job.graph)
         self._hosts: dict[TaskExecutorId, str] = {}
         self._reported: tuple[object, object] = (
             (JobStatus.INITIALIZING, None),
@@ -98,6 +100,7 @@ class JobMasterCore:
         commands = self.phase.handle_late(self.job, event)
         if commands is None:
             commands = self._advance(self._handle(event, now), now)
+            commands += self._inspections.advance(now)
         return Effects(commands=commands)
 
     def next_deadline(self) -> float | None:
@@ -108,6 +111,7 @@ class JobMasterCore:
             self.pool.next_deadline(),
             self.coordinators.next_deadline(),
             self.job.checkpoints.next_deadline(),
+            self._inspections.next_deadline(),
             self.job.slot_wait.deadline(),
             self.phase.deadline(),
         ]
@@ -243,6 +247,11 @@ class JobMasterCore:
                 )
             case events.CheckpointRequested():
                 return job.checkpoints.request(event, now)
+            case events.InspectionRequested():
+                return self._inspections.request(event, now)
+            case events.InspectionEnded():
+                self.task_executors.seen(event.task_executor_id, now)
+                return self._inspections.ended(event)
             case events.ResourceManagerConnected():
                 self._vacating.forget()
                 return job.declare(force=True)

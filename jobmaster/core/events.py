@@ -11,6 +11,7 @@ from firesteel.common.checkpoints import messages
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
+from firesteel.common.inspections import Inspection
 from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.operator_messages import HeldSplit, OperatorMessage
 from firesteel.common.states import ExecutionState
@@ -247,6 +248,27 @@ class CheckpointRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionRequested:
+    """A caller requests an inspection of a task. Results in AnswerInspection."""
+
+    inspection_id: str
+    vertex_id: VertexId
+    subtask: int
+    inspection: Inspection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionEnded:
+    """The slot has carried out an inspection, or cannot."""
+
+    task_executor_id: TaskExecutorId
+    inspection_id: str
+    result: bytes = field(repr=False)
+    problem: str  # empty: there is a result
+    busy: bool  # the problem is another inspection in the slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
     """Another JobMaster has the job, or the job is over: this JobMaster stops acting on it."""
 
@@ -318,6 +340,8 @@ Event: TypeAlias = (
     | CheckpointStored
     | CheckpointNotStored
     | CheckpointRequested
+    | InspectionRequested
+    | InspectionEnded
     | Superseded
     | ResourceManagerConnected
     | SlotHoldersKnown

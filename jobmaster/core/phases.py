@@ -31,11 +31,13 @@ from jobmaster.core import events
 from jobmaster.core.adoption import Adoption
 from jobmaster.core.commands import (
     AnalyzeJob,
+    AnswerInspection,
     AnswerRequest,
     AnswerSlots,
     Command,
     DismissTaskExecutor,
     Exit,
+    InspectionRefusal,
     log,
 )
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
@@ -535,6 +537,14 @@ class Ended(Phase):
                 return job.checkpoints.late_answer(event.checkpoint_id, event.problem)
             case events.CheckpointRequested():
                 return [AnswerRequest(request=event.request, problem=self.cause)]
+            case events.InspectionRequested():
+                return [
+                    AnswerInspection(
+                        inspection_id=event.inspection_id,
+                        refusal=InspectionRefusal.NOT_RUNNING,
+                        problem=f"the job is {job.graph.status.name}",
+                    )
+                ]
             case events.TerminalStatusStored():
                 return [*job.checkpoints.ended(job.graph.status), Exit()]
             case events.Superseded():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
+from firesteel._proto import common_pb2, executor_pb2, inspections_pb2, tasks_pb2
 from firesteel.common.checkpoints.messages import (
     CheckpointAcknowledged,
     CheckpointAnswer,
@@ -22,8 +22,23 @@ from firesteel.common.checkpoints.metadata import decode_snapshots
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
+from firesteel.common.inspections import (
+    FlameGraph,
+    Inspected,
+    InspectTask,
+    SampledRows,
+    ThreadStack,
+)
 from firesteel.common.job_graph import JobEdge, JobVertex
-from firesteel.common.rpc.convert import ERROR, TASK_METRICS, plan_text, state_number
+from firesteel.common.rpc.convert import (
+    ERROR,
+    FLAME_GRAPH,
+    SAMPLED_ROWS,
+    TASK_METRICS,
+    THREAD_STACK,
+    plan_text,
+    state_number,
+)
 from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES, MessageTooLarge
 from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire, register
 from firesteel.common.states import ExecutionState
@@ -164,6 +179,9 @@ BARRIER = Wire(
 )
 
 
+INSPECT_TASK = Wire(InspectTask, tasks_pb2.InspectTask, unmapped=("job_master_epoch",))
+
+
 # -- to the TaskExecutor
 
 
@@ -192,7 +210,7 @@ _CHECKPOINT_ANSWER: Envelope[CheckpointAnswer, executor_pb2.ExecutorToTaskExecut
     },
     others=(
         *("ready", "task_states", "operator_event", "analyze_result", "metrics", "released"),
-        *("ending", "heartbeat"),
+        *("ending", "heartbeat", "task_inspected", "threads"),
     ),
     given=("job_id",),
 )
@@ -266,6 +284,28 @@ def analyzed(
 def analysis_failed(job_id: str, error: ErrorInfo) -> executor_pb2.ExecutorToTaskExecutor:
     result = tasks_pb2.AnalyzeResult(job_id=job_id, error=ERROR.encode(error))
     return executor_pb2.ExecutorToTaskExecutor(analyze_result=result)
+
+
+def task_inspected(inspected: Inspected) -> executor_pb2.ExecutorToTaskExecutor:
+    result = inspections_pb2.InspectTaskResponse()
+    match inspected.result:
+        case FlameGraph():
+            result.flame_graph.CopyFrom(FLAME_GRAPH.encode(inspected.result))
+        case SampledRows():
+            result.sampled_rows.CopyFrom(SAMPLED_ROWS.encode(inspected.result))
+    message = tasks_pb2.TaskInspected(
+        job_id=inspected.request.job_id,
+        inspection_id=inspected.request.inspection_id,
+        result=result.SerializeToString(),
+        problem=valid_text(inspected.problem),
+        busy=inspected.busy,
+    )
+    return executor_pb2.ExecutorToTaskExecutor(task_inspected=message)
+
+
+def threads(stacks: Sequence[ThreadStack]) -> executor_pb2.ExecutorToTaskExecutor:
+    dump = inspections_pb2.ThreadDump(threads=map(THREAD_STACK.encode, stacks))
+    return executor_pb2.ExecutorToTaskExecutor(threads=dump)
 
 
 def slot_released(allocation_id: str) -> executor_pb2.ExecutorToTaskExecutor:

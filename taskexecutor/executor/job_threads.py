@@ -15,11 +15,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
-# Threads that start in these packages serve the process, not the job: Flight's streams, imports,
-# the cancellation of Spark jobs, gRPC, and the JVM's calls into Python, whose connections Py4J
-# keeps.
+# Threads that start in these packages serve the process, not the job: Flight's streams,
+# inspections, imports, the cancellation of Spark jobs, gRPC, and the JVM's calls into Python, whose
+# connections Py4J keeps.
 RUNTIME_PACKAGES = (
     "taskexecutor.executor.exchange",
+    "taskexecutor.executor.inspection",
     "taskexecutor.executor.interpreter",
     "taskexecutor.executor.columnar",
     "grpc",
@@ -51,6 +52,9 @@ class JobThreads:
             LeftThread(thread.name, "".join(traceback.format_stack(frame)))
             for thread, frame in self._alive()
         ]
+
+    def alive(self) -> list[threading.Thread]:
+        return [thread for thread, _ in self._alive()]
 
     def _alive(self) -> list[tuple[threading.Thread, FrameType]]:
         frames = sys._current_frames()

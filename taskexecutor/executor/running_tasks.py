@@ -39,9 +39,16 @@ class RunningTasks:
                 del self._tasks[task.info.attempt_id]
 
     def get(self, attempt_id: str) -> StreamTask | None:
-        with self._lock:
-            running = self._tasks.get(attempt_id)
+        running = self.find(attempt_id)
         return None if running is None else running.task
+
+    def find(self, attempt_id: str) -> RunningTask | None:
+        with self._lock:
+            return self._tasks.get(attempt_id)
+
+    def threads(self) -> list[threading.Thread]:
+        with self._lock:
+            return [running.thread for running in self._tasks.values()]
 
     def may_report(self, attempt_id: str, state: ExecutionState) -> bool:
         """Returns whether the state may be reported: nothing follows an attempt's terminal

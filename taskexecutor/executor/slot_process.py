@@ -23,6 +23,7 @@ from firesteel._proto import executor_pb2, tasks_pb2
 from firesteel.common import logs
 from firesteel.common.checkpoints.messages import CheckpointAnswer
 from firesteel.common.error_report import error_info
+from firesteel.common.inspections import ThreadStack
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.common.rpc.convert import JOB_GRAPH, JOB_KEYS, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
@@ -37,6 +38,7 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.exchange.security import SlotKeys
 from taskexecutor.executor.executor_link import ExecutorLink
+from taskexecutor.executor.inspection.inspections import Inspections, start_dump
 from taskexecutor.executor.interpreter import import_pandas, import_pandas_aside
 from taskexecutor.executor.job_threads import JobThreads
 from taskexecutor.executor.jvm_status import JvmStatus
@@ -88,6 +90,12 @@ class Host:
             tasks=self._tasks,
             slot_samples=self._slot_samples,
             interval_s=metrics_interval_s,
+        )
+        self._inspections = Inspections(
+            self._tasks,
+            engine,
+            lambda inspected: link.send(convert.task_inspected(inspected)),
+            others=self._other_threads,
         )
         self._state_directory = state_directory
         self._state_backends = StateBackends(managed_bytes=0)  # replaced for each job
@@ -164,7 +172,12 @@ class Host:
                 self._start(self._analyze, message.analyze, name="analysis")
             case "job_keys":
                 self._job_keys.assign(JOB_KEYS.decode(message.job_keys))
+            case "inspect":
+                self._inspections.begin(convert.INSPECT_TASK.decode(message.inspect))
+            case "dump_threads":
+                start_dump(self._slot, self._engine, self._send_threads)
             case "release":
+                self._inspections.stop()
                 self._leave()
                 self._job_keys.assign(None)
                 self._link.send(convert.slot_released(message.release.allocation_id))
@@ -189,6 +202,14 @@ class Host:
         self._static_tables = StaticTables(self._engine)
         logs.bind_process(job_id=assign.job_id)
         log.info("serving", allocation_id=assign.allocation_id)
+
+    def _other_threads(self) -> list[threading.Thread]:
+        """Returns the threads of the job that are not those of its tasks."""
+        threads, tasks = self._job_threads, self._tasks.threads()
+        return [] if threads is None else [t for t in threads.alive() if t not in tasks]
+
+    def _send_threads(self, stacks: Sequence[ThreadStack]) -> None:
+        self._link.send(convert.threads(stacks))
 
     def _slot_samples(self) -> list[MetricSample]:
         """Runs in the metrics thread."""

@@ -89,6 +89,13 @@ REST_PORT = _addresses.option(
     "Port of the REST API, or a range of which the first free one is used; empty: no REST API.",
 )
 
+SAMPLE_ROWS = _addresses.option(
+    "rest.sample-rows",
+    "bool",
+    True,
+    "Operators may look at rows that running tasks send, through every interface of the cluster.",
+)
+
 _security = _Section("Security")
 SECURITY_ENABLED = _security.option(
     "security.enabled",

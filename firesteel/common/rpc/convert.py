@@ -8,11 +8,18 @@ from typing import Any
 from firesteel._proto import (
     common_pb2,
     executor_pb2,
+    inspections_pb2,
     job_graph_pb2,
     resource_manager_pb2,
     tasks_pb2,
 )
 from firesteel.common.ids import OperatorId
+from firesteel.common.inspections import (
+    FlameGraph,
+    SampledRows,
+    TaskInspection,
+    ThreadStack,
+)
 from firesteel.common.job_graph import (
     Blob,
     JobEdge,
@@ -80,6 +87,10 @@ SLOT_STATUS = Wire(SlotStatus, resource_manager_pb2.SlotStatus)
 PARTITION_ID = Wire(ResultPartitionId, tasks_pb2.PartitionId)
 STORED_PARTITION = Wire(StoredPartition, tasks_pb2.StoredPartition)
 OPERATOR_EVENT = Wire(OperatorEvent, tasks_pb2.OperatorEvent)
+TASK_INSPECTION = Wire(TaskInspection, inspections_pb2.InspectTaskRequest)
+FLAME_GRAPH = Wire(FlameGraph, inspections_pb2.FlameGraph)
+SAMPLED_ROWS = Wire(SampledRows, inspections_pb2.SampledRows)
+THREAD_STACK = Wire(ThreadStack, inspections_pb2.ThreadStack)
 
 
 def state_number(state: JobStatus | ExecutionState) -> Any:

@@ -58,6 +58,11 @@ class Reason(Enum):
     CHUNK_OUT_OF_ORDER = auto()
     TASK_EXECUTOR_NOT_FOUND = auto()
     TASK_EXECUTOR_NOT_STOPPED = auto()
+    TASK_NOT_FOUND = auto()
+    TASK_NOT_RUNNING = auto()
+    SLOT_INSPECTED = auto()
+    TASK_NOT_INSPECTED = auto()
+    INSPECTION_LOST = auto()
     STORE_UNAVAILABLE = auto()
     OUTCOME_UNKNOWN = auto()
     STORAGE_UNAVAILABLE = auto()
@@ -72,6 +77,7 @@ class Reason(Enum):
     CREDENTIAL_INVALID = auto()
     CREDENTIAL_EXPIRED = auto()
     NOT_ALLOWED = auto()
+    DISABLED = auto()
 
 
 # Generic clients retry UNAVAILABLE, and only that.
@@ -101,6 +107,11 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.CHUNK_OUT_OF_ORDER: grpc.StatusCode.OUT_OF_RANGE,
         Reason.TASK_EXECUTOR_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
         Reason.TASK_EXECUTOR_NOT_STOPPED: grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.TASK_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+        Reason.TASK_NOT_RUNNING: grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.SLOT_INSPECTED: grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.TASK_NOT_INSPECTED: grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.INSPECTION_LOST: grpc.StatusCode.DEADLINE_EXCEEDED,
         Reason.STORE_UNAVAILABLE: grpc.StatusCode.RESOURCE_EXHAUSTED,
         Reason.OUTCOME_UNKNOWN: grpc.StatusCode.UNAVAILABLE,
         Reason.STORAGE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
@@ -115,6 +126,7 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.CREDENTIAL_INVALID: grpc.StatusCode.UNAUTHENTICATED,
         Reason.CREDENTIAL_EXPIRED: grpc.StatusCode.UNAUTHENTICATED,
         Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
+        Reason.DISABLED: grpc.StatusCode.PERMISSION_DENIED,
     }
 )
 

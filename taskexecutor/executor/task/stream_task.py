@@ -27,6 +27,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple, assert_never
 
+import pyarrow as pa
 import structlog
 
 from firesteel.common.checkpoints.messages import Stopping, TaskHeld
@@ -44,7 +45,7 @@ from firesteel.common.operator_messages import (
 from firesteel.common.states import ExecutionState
 from firesteel.common.task_metrics import TaskMetrics
 from firesteel.elements import CheckpointBarrier
-from firesteel.errors import ErrorInfo
+from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.operator import SourceOperator
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
@@ -189,6 +190,23 @@ class StreamTask:
 
     def samples(self) -> list[MetricSample]:
         return self._meters.samples()
+
+    @contextlib.contextmanager
+    def tapped(self, tap: Callable[[pa.RecordBatch], None]) -> Iterator[pa.Schema | None]:
+        """While it is entered, the task's thread calls `tap` with each batch that it sends through
+        its first output, whose schema this returns. Raises FiresteelError if there is none.
+        """
+        edges, chain = [edge for edge, _, _ in self.config.out_edges], self._chain
+        if not edges or chain is None:
+            raise FiresteelError("the task sends no rows to other tasks: it ends with a sink")
+        first = next((i for i, edge in enumerate(edges) if not edge.side_output_tag), 0)
+        target = chain.target_of(self._partitions[first])
+        target.tap = tap
+        try:
+            edge = edges[first]
+            yield None if edge.side_output_tag else self.config.output_schemas[edge.source_operator]
+        finally:
+            target.tap = None
 
     # -- the task's thread
 

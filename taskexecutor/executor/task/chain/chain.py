@@ -21,6 +21,7 @@ from taskexecutor.executor.state import (
     key_group_range,
 )
 from taskexecutor.executor.task.chain.node import ChainNode, NodeTarget
+from taskexecutor.executor.task.chain.output import PartitionTarget
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.interfaces import ResultPartition
 
@@ -72,6 +73,14 @@ class OperatorChain:
     def overdrawn(self) -> bool:
         """Returns whether the task must take no input now because its consumers lag."""
         return any(partition.overdrawn for partition in self.partitions)
+
+    def target_of(self, partition: ResultPartition) -> PartitionTarget:
+        return next(
+            target
+            for node in self.nodes
+            for target in node.output.targets
+            if isinstance(target, PartitionTarget) and target.partition is partition
+        )
 
     def node_of(self, operator_id: str) -> ChainNode | None:
         return self._node_of_operator.get(operator_id)

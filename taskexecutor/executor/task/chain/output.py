@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
@@ -27,15 +28,20 @@ class Target(Protocol):
 
 
 class PartitionTarget:
-    """Writes to a result partition, which leads out of the task."""
+    """Writes to a result partition, which leads out of the task. Any thread may set `tap`, which
+    sees each batch and must not raise.
+    """
 
-    __slots__ = ("_clock", "partition")
+    __slots__ = ("_clock", "partition", "tap")
 
     def __init__(self, partition: ResultPartition, clock: TaskClock) -> None:
         self.partition = partition
+        self.tap: Callable[[pa.RecordBatch], None] | None = None
         self._clock = clock
 
     def batch(self, batch: pa.RecordBatch) -> None:
+        if (tap := self.tap) is not None:
+            tap(batch)
         self._clock.enter(TimeKind.EXCHANGE)
         try:
             self.partition.emit(batch)

@@ -1,0 +1,1 @@
+"""Inspections of the slot's tasks, carried out in separate threads."""
