@@ -19,7 +19,7 @@
 //   notice tone-warn, button primary, input, field); a page's own rules go at its end. Every page
 //   works at a width of 360 px and by keyboard.
 import { connection, loadMe, me, setWaiting } from "./api.js";
-import { h, html, render, useEffect, useState } from "./html.js";
+import { h, html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { go, href, match, place } from "./router.js";
 import { useStore } from "./store.js";
 import { theme } from "./ui/theme_choice.js";
@@ -38,16 +38,20 @@ function App() {
   const page = findPage(path);
   const Page = usePage(page?.load);
 
-  useEffect(() => {
+  const opened = useRef(path);
+  useLayoutEffect(() => { // before effects of the page, which may know a better title
     document.title = `${page?.title ?? "Not found"} · Firesteel`;
+    if (opened.current === path) return; // the first page keeps the browser's focus
+    opened.current = path;
     scrollTo(0, 0);
+    document.getElementById("main").focus({ preventScroll: true });
   }, [path]);
 
   return html`
     <a class="skip button" href="#main" onClick=${focusMain}>Skip to the content</a>
     <${Top} path=${path} />
     <main id="main" tabindex="-1">
-      ${!page && html`<${Failure} error=${{ message: `There is no page ${path}.` }} title="Not found" />`}
+      ${!page && html`<h1 class="sr-only">Not found</h1><${Failure} error=${{ message: `There is no page ${path}.` }} title="Not found" />`}
       ${page && (Page?.error
     ? html`<${Failure} error=${Page.error} />`
     : Page?.component
@@ -65,17 +69,27 @@ function findPage(path) {
   return null;
 }
 
-const modules = new Map(); // the loaded pages
+const modules = new Map(); // the pages that are loaded or being loaded
 
-/** Loads a page's module once; until then, returns undefined. */
+/** Starts to load a page's module, again if that has failed. */
+function loadPage(load) {
+  if (modules.has(load) && !modules.get(load).error) return modules.get(load);
+  const entry = { component: null, error: null };
+  entry.done = load().then(
+    (module) => { entry.component = module.default; },
+    (error) => { entry.error = error; },
+  );
+  modules.set(load, entry);
+  return entry;
+}
+
+/** Returns a page's `{component, error}`; both are null until its module is loaded. */
 function usePage(load) {
   const [, setLoaded] = useState(0);
   useEffect(() => {
-    if (!load || modules.get(load)?.component) return;
-    load().then(
-      (module) => modules.set(load, { component: module.default }),
-      (error) => modules.set(load, { error }),
-    ).then(() => setLoaded((count) => count + 1));
+    let gone = false;
+    if (load) loadPage(load).done.then(() => gone || setLoaded((count) => count + 1));
+    return () => { gone = true; };
   }, [load]);
   return modules.get(load);
 }
@@ -141,5 +155,7 @@ async function start() {
 }
 
 if (!location.hash) go("#/", { replace: true });
+const first = findPage(place.get().path);
+if (first) loadPage(first.load);
 render(html`<${App} />`, document.getElementById("app"));
 start();

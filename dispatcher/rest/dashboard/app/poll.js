@@ -1,8 +1,9 @@
 // Hooks that keep data and times current while the page is visible.
 import { ApiError, clock, get, setWaiting } from "./api.js";
-import { useCallback, useEffect, useRef, useState } from "./html.js";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 
 export const POLL_MS = 2000;
+export const ENDED_POLL_MS = 10_000; // an ended job changes only when it is removed
 const RECENT = 32; // answers that are kept for pages that are opened again
 const answers = new Map();
 
@@ -21,7 +22,7 @@ export function usePoll(where, { query, every = POLL_MS } = {}) {
   every_.current = every;
   const wake = useRef(() => {});
 
-  useEffect(() => {
+  useLayoutEffect(() => { // before the browser paints, so that the request starts early
     if (key === null) return undefined;
     setState((last) => (last.key === key ? last : initial()));
     const controller = new AbortController();

@@ -89,14 +89,13 @@ function Edge({ path, rate }) {
 function Vertex({ vertex, number, at, selected, bottleneck, href, onSelect }) {
   const { busy, back_pressured: blocked } = vertex.time ?? {};
   const heat = bottleneck ? "bottleneck" : blocked > 0.5 && blocked > busy ? "blocked" : busy > 0.8 ? "hot" : "";
-  const label = `${vertex.name}, ${format.counted(vertex.parallelism, "task")}, ${vertex.status}, busy ${format.percent(busy)}, back-pressured ${format.percent(blocked)}`;
   function select(event) {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     onSelect(vertex.id);
   }
   return html`<a class=${`vertex ${heat}${selected ? " selected" : ""}`} href=${href} onClick=${select} draggable=${false}
-    aria-label=${label} aria-current=${selected ? "true" : undefined} title=${vertex.name}
+    aria-current=${selected ? "true" : undefined} title=${vertex.name}
     style=${{ left: `${at.x}px`, top: `${at.y}px`, width: `${NODE.width}px`, height: `${NODE.height}px` }}>
     <span class="vertex-far" aria-hidden="true"><b>${number}</b><span class="busy-text">${format.percent(busy)}</span></span>
     <span class="vertex-name">${vertex.name}</span>

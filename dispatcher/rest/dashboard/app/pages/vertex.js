@@ -2,7 +2,7 @@
 import { path } from "../api.js";
 import * as format from "../format.js";
 import { html, useRef, useState } from "../html.js";
-import { usePoll } from "../poll.js";
+import { ENDED_POLL_MS, POLL_MS, usePoll } from "../poll.js";
 import { href, setQuery } from "../router.js";
 import { JobPage } from "../ui/job_page.js";
 import { Pager, Table } from "../ui/table.js";
@@ -13,22 +13,24 @@ import { Empty, Failure, Loaded } from "../ui/views.js";
 const PAGE = 100; // subtasks
 
 export default function Vertex({ params, query }) {
-  const own = href(["jobs", params.job, "vertices", params.vertex]);
-  const [name, setName] = useState("Vertex");
-  return html`<${JobPage} id=${params.job} tab="graph" crumbs=${[{ title: name, href: own }]}>${(job) => {
-    const vertex = job.vertices.find(({ id }) => id === params.vertex);
+  const offset = Math.max(0, Number.parseInt(query.offset, 10) || 0);
+  const poll = usePoll(path("jobs", params.job, "vertices", params.vertex), {
+    query: { offset, limit: PAGE, sort: query.sort, order: query.order },
+    every: ({ subtasks }) => (subtasks.every(hasEnded) ? ENDED_POLL_MS : POLL_MS),
+  });
+  const find = (job) => job.vertices.find(({ id }) => id === params.vertex);
+  return html`<${JobPage} id=${params.job} tab="graph" titleOf=${(job) => find(job)?.name ?? "Vertex"}>${(job) => {
+    const vertex = find(job);
     if (!vertex) return html`<${Failure} error=${{ message: "The job has no such vertex." }} title="Not found" />`;
-    if (vertex.name !== name) setName(vertex.name);
-    return html`<${Content} job=${job} vertex=${vertex} query=${query} />`;
+    return html`<${Content} job=${job} vertex=${vertex} poll=${poll} offset=${offset} query=${query} />`;
   }}<//>`;
 }
 
-function Content({ job, vertex, query }) {
-  const offset = Math.max(0, Number.parseInt(query.offset, 10) || 0);
-  const poll = usePoll(path("jobs", job.id, "vertices", vertex.id), {
-    query: { offset, limit: PAGE, sort: query.sort, order: query.order },
-    every: ENDED.has(job.status) ? 0 : undefined,
-  });
+function hasEnded({ attempts }) {
+  return ENDED.has(attempts.at(-1)?.state);
+}
+
+function Content({ job, vertex, poll, offset, query }) {
   return html`
     <${Head} job=${job} vertex=${vertex} />
     <${Numbers} vertex=${vertex} />
@@ -181,9 +183,9 @@ function Amounts({ records, bytes }) {
 function Attempts({ subtask, open, onToggle }) {
   const { attempts, index } = subtask;
   const failures = attempts.filter(({ error }) => error).length;
-  return html`<button type="button" class="button compact plain" aria-expanded=${open ? "true" : "false"} onClick=${() => onToggle(index)}
-    aria-label=${`${format.counted(attempts.length, "attempt")} of subtask ${index}`}>
-    ${open ? "▾" : "▸"} ${attempts.length}${failures > 0 && html`<span class="bad-text">${failures} failed</span>`}</button>`;
+  return html`<button type="button" class="button compact plain" aria-expanded=${open ? "true" : "false"} onClick=${() => onToggle(index)}>
+    <span aria-hidden="true">${open ? "▾" : "▸"}</span>${attempts.length}<span class="sr-only">
+      ${attempts.length === 1 ? "attempt" : "attempts"} of subtask ${index}</span>${failures > 0 && html`<span class="bad-text">${failures} failed</span>`}</button>`;
 }
 
 function Place({ attempt }) {

@@ -110,7 +110,7 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
   }, [data]);
 
   const at = position !== null && position < (times?.length ?? 0) ? position : (times?.length ?? 0) - 1;
-  return html`<figure class="chart" role="group" aria-label=${`${title}. ${summary(series, show)}`}>
+  return html`<figure class="chart" aria-label=${`${title}. ${summary(series, show)}`}>
     <figcaption class="chart-head"><span class="chart-title">${title}</span>
       <span class="muted">${position === null ? "\u00a0" : format.time(times?.[at])}</span></figcaption>
     <ul class="legend" aria-hidden="true">${series.map(({ label, values, color: token }) => html`

@@ -2,7 +2,7 @@
 import { path } from "../api.js";
 import { exactCount } from "../format.js";
 import { html, useEffect } from "../html.js";
-import { POLL_MS, usePoll } from "../poll.js";
+import { ENDED_POLL_MS, POLL_MS, usePoll } from "../poll.js";
 import { href } from "../router.js";
 import { Elapsed, ENDED, State, Time } from "./values.js";
 import { Failure, Loading } from "./views.js";
@@ -16,31 +16,29 @@ const TABS = [
   { name: "rows", title: "Sample rows", parts: ["rows"] },
 ];
 
-const ENDED_POLL_MS = 10_000; // an ended job changes only when it is removed
-
-/** `id`: of the job; `tab`: the name of the page's tab; `crumbs`: links below the job's name,
- * `{title, href}`; `children`: a function of the job (the answer of GET jobs/ID).
+/** `id`: of the job; `tab`: the name of the page's tab; `children`: a function of the job (the answer
+ * of GET jobs/ID). `titleOf`: for a page of a part of the job, a function of the job that returns the
+ * part's name; such a page has its own heading.
  */
-export function JobPage({ id, tab, crumbs = [], children }) {
+export function JobPage({ id, tab, titleOf, children }) {
   const poll = usePoll(path("jobs", id), {
     every: (job) => (ENDED.has(job.status) ? ENDED_POLL_MS : POLL_MS),
   });
   const job = poll.data;
-  const title = crumbs.at(-1)?.title ?? job?.name ?? "Job";
+  const title = job ? titleOf?.(job) ?? job.name : "Job";
   useEffect(() => { document.title = `${title} · Firesteel`; }, [title]);
   if (!job && poll.error) {
     const gone = poll.error.status === 404 ? "This job does not exist, or it has been removed." : undefined;
-    return html`<${Failure} error=${poll.error} title=${gone} />`;
+    return html`<h1 class="sr-only">Job</h1><${Failure} error=${poll.error} title=${gone} />`;
   }
   return html`
     <div class="page-head">
       <nav aria-label="Breadcrumbs"><ol class="crumbs">
         <li><a href=${href([])}>Jobs</a></li>
-        ${crumbs.length > 0 && html`<li><a href=${href(["jobs", id])}>${job?.name ?? id}</a></li>`}
-        ${crumbs.slice(0, -1).map((crumb) => html`<li key=${crumb.href}><a href=${crumb.href}>${crumb.title}</a></li>`)}
-        <li aria-current="page">${crumbs.at(-1)?.title ?? job?.name ?? id}</li>
+        ${titleOf && html`<li><a href=${href(["jobs", id])}>${job?.name ?? id}</a></li>`}
+        <li aria-current="page">${title}</li>
       </ol></nav>
-      ${crumbs.length === 0 && html`
+      ${!titleOf && html`
         <div class="row">
           <h1 tabindex="-1">${job?.name ?? "\u00a0"}</h1>
           ${job && html`<${State} name=${job.status} />`}

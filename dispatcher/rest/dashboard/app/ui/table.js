@@ -23,7 +23,7 @@ export function Table({
   }
 
   if (!rows.length) return empty ?? html`<${Empty} title="None" />`;
-  return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${caption}><table>
+  return html`<div class="table-scroll" tabindex="0" role="group" aria-label=${caption}><table>
     <caption class="sr-only">${caption}</caption>
     <thead><tr>${columns.map((column) => {
       const active = order?.key === column.key;
