@@ -1,7 +1,7 @@
 """Prometheus metrics under Flink's names.
 
 Counters, meters and gauges are all exposed as *gauge*, histograms as *summary*, as Flink's reporter
-does.
+does; prometheus_client's Counter would append `_total`, hence this collector.
 
 Two options bound the cardinality: an allow-list of metric names (globs) and a drop-list of labels.
 Series that become equal when a label is dropped are merged: amounts are added; for all others the
@@ -11,8 +11,6 @@ largest value counts.
 from __future__ import annotations
 
 import fnmatch
-import functools
-import gzip
 import math
 import os
 import re
@@ -22,13 +20,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import MetricsHandler, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample as PrometheusSample
 
 from firesteel.common.config import Configuration, ConfigurationError, options
-from firesteel.common.exposition import CONTENT_TYPE, Family, Labels, exposition
 from firesteel.common.leader import Office
 from firesteel.common.metrics_targets import CLUSTER_ID
 from firesteel.errors import FiresteelError
@@ -39,7 +41,6 @@ QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 SUMMARY_WINDOW = 1024  # number of last observations that quantiles cover
 MAX_CONNECTIONS = 32  # at the same time; a scraper needs one
 REQUEST_TIMEOUT_S = 5.0
-_GZIP_LEVEL = 1  # the text repeats itself: higher levels take ten times as long
 
 
 class Sample(NamedTuple):
@@ -49,6 +50,7 @@ class Sample(NamedTuple):
 
 
 Source: TypeAlias = Callable[[], Iterable[Sample]]
+_Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class HttpSecurity(Protocol):
@@ -114,7 +116,7 @@ class Summary:
         return SummarySnapshot(quantiles=quantiles, count=count, sum=total)
 
 
-class Registry:
+class Registry(Collector):
     """All metrics of one process."""
 
     def __init__(
@@ -123,15 +125,17 @@ class Registry:
         """Creates an empty registry. `allow` are globs of metric names, all if empty; `drop_labels`
         are labels to omit; `cluster` is the label `cluster` of all series, if it is not empty.
         """
-        self._cluster: Labels = (("cluster", cluster),) if cluster else ()
+        self._cluster: _Labels = (("cluster", cluster),) if cluster else ()
         self._allow = tuple(allow)
         self._drop_labels = frozenset(drop_labels)
-        self._gauges: dict[tuple[str, Labels], Gauge] = {}
-        self._summaries: dict[tuple[str, Labels], Summary] = {}
+        self._gauges: dict[tuple[str, _Labels], Gauge] = {}
+        self._summaries: dict[tuple[str, _Labels], Summary] = {}
         self._sources: list[Source] = []
         self._failed_sources: set[int] = set()
         self._lock = threading.Lock()
         self._server: _Server | None = None
+        self._exposed = CollectorRegistry(auto_describe=False)
+        self._exposed.register(self)
 
     @classmethod
     def from_configuration(cls, conf: Configuration) -> Registry:
@@ -173,24 +177,25 @@ class Registry:
         with self._lock:
             self._sources = [other for other in self._sources if other != source]
 
-    def families(self) -> Iterator[Family]:
-        """Yields the metrics with their current values."""
-        families: dict[str, dict[Labels, float]] = {}
-        keys: dict[Labels, Labels] = {}  # without dropped labels
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, dict[_Labels, float]] = {}
         for name, labels, value in self._samples():
             if not self._allowed(name):
                 continue
             series = families.setdefault(name, {})
-            if (key := keys.get(labels)) is None:
-                key = keys[labels] = self._without_dropped(labels)
+            key = self._without_dropped(labels)
             series[key] = _merged(name, series[key], value) if key in series else value
         for name, series in sorted(families.items()):
-            yield Family(name, "gauge", [(name, key, value) for key, value in series.items()])
+            family = GaugeMetricFamily(name, name)
+            family.samples = [
+                PrometheusSample(name, dict(key), value) for key, value in series.items()
+            ]
+            yield family
         yield from self._summary_families(taken=set(families))
 
     def render(self) -> bytes:
         """Returns the text of a scrape."""
-        return exposition(self.families())
+        return bytes(generate_latest(self._exposed))
 
     def serve(
         self,
@@ -210,7 +215,7 @@ class Registry:
         ports = parse_ports(port_option)
         for port in (*(port for port in first if ports == range(1) or port in ports), *ports):
             try:
-                server = _Server((host, port), self, security)
+                server = _Server((host, port), self._exposed, security)
             except OSError:
                 continue
             self._server = server
@@ -230,20 +235,15 @@ class Registry:
             server.shutdown()
             server.server_close()
 
-    def _samples(self) -> Iterator[tuple[str, Labels, float]]:
+    def _samples(self) -> Iterator[tuple[str, _Labels, float]]:
         with self._lock:
             gauges, sources = list(self._gauges.items()), list(self._sources)
         for (name, labels), gauge in gauges:
             yield _name(name), labels, gauge.value
         for source in sources:
             try:
-                samples = list(source())
-                keys: dict[int, Labels] = {}  # of mappings that are alive
-                for _, of_sample, _ in samples:
-                    if id(of_sample) not in keys:
-                        keys[id(of_sample)] = _key(of_sample)
                 yield from [
-                    (_name(name), keys[id(labels)], float(value)) for name, labels, value in samples
+                    (_name(name), _key(labels), float(value)) for name, labels, value in source()
                 ]
             except Exception:  # one bad source must not hide all others
                 if id(source) not in self._failed_sources:
@@ -254,30 +254,29 @@ class Registry:
                         exc_info=True,
                     )
 
-    def _summary_families(self, taken: set[str]) -> Iterator[Family]:
+    def _summary_families(self, taken: set[str]) -> Iterator[Metric]:
         with self._lock:
             summaries = list(self._summaries.items())
-        families: dict[str, dict[Labels, Summary]] = {}
+        families: dict[str, dict[_Labels, Summary]] = {}
         for (name, labels), summary in summaries:
             if self._allowed(_name(name)) and _name(name) not in taken:
                 families.setdefault(_name(name), {}).setdefault(
                     self._without_dropped(labels), summary
                 )
         for name, series in sorted(families.items()):
-            family = Family(name, "summary", [])
+            family = Metric(name, name, "summary")
             for key, summary in series.items():
                 shown = summary.snapshot()
                 for quantile, value in shown.quantiles.items():
-                    of_quantile = (*key, ("quantile", f"{quantile:g}"))
-                    family.samples.append((name, of_quantile, value))
-                family.samples.append((f"{name}_count", key, float(shown.count)))
-                family.samples.append((f"{name}_sum", key, shown.sum))
+                    family.add_sample(name, {**dict(key), "quantile": f"{quantile:g}"}, value)
+                family.add_sample(f"{name}_count", dict(key), shown.count)
+                family.add_sample(f"{name}_sum", dict(key), shown.sum)
             yield family
 
     def _allowed(self, name: str) -> bool:
         return not self._allow or any(fnmatch.fnmatchcase(name, pattern) for pattern in self._allow)
 
-    def _without_dropped(self, labels: Labels) -> Labels:
+    def _without_dropped(self, labels: _Labels) -> _Labels:
         all_labels = (*self._cluster, *labels)
         return tuple((name, value) for name, value in all_labels if name not in self._drop_labels)
 
@@ -309,11 +308,10 @@ def _merged(name: str, one: float, other: float) -> float:
     return one + other if _AMOUNT.search(name) else max(one, other)
 
 
-def _key(labels: Mapping[str, str]) -> Labels:
+def _key(labels: Mapping[str, str]) -> _Labels:
     return tuple(sorted((str(name), str(value)) for name, value in labels.items()))
 
 
-@functools.lru_cache(maxsize=4_096)
 def _name(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_:]", "_", name)
 
@@ -326,13 +324,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        registry: Registry,
+        registry: CollectorRegistry,
         security: HttpSecurity | None,
     ) -> None:
-        self.registry = registry
         self.security = security
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__(address, _Handler)
+        super().__init__(address, _Handler.factory(registry))
 
     def server_bind(self) -> None:
         # HTTPServer's method looks up the host's name, which may take seconds. The port of a
@@ -364,7 +361,7 @@ class _Server(ThreadingHTTPServer):
         log.debug("a metrics request failed", client=str(client_address), exc_info=True)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(MetricsHandler):
     timeout = REQUEST_TIMEOUT_S  # of each read: a silent client is dropped
 
     def do_GET(self) -> None:
@@ -378,19 +375,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(f"{why}\n".encode())
         else:
-            assert isinstance(self.server, _Server)
-            text = self.server.registry.render()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            if "gzip" in self.headers.get("Accept-Encoding", ""):
-                self.send_header("Content-Encoding", "gzip")
-                text = gzip.compress(text, _GZIP_LEVEL)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing."""
+            super().do_GET()
 
     def _refusal(self) -> str | None:
         assert isinstance(self.server, _Server)

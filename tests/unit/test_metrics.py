@@ -271,9 +271,9 @@ def test_the_space_on_disks(registry: Registry, tmp_path: Path) -> None:
     directories = [tmp_path, tmp_path, tmp_path / "missing"]
     add_disk_metrics(registry, directories, scope="taskmanager", labels={"tm_id": "t"})
     shown = {
-        name: (dict(labels), value)
-        for family in registry.families()
-        for name, labels, value in family.samples
+        sample.name: (sample.labels, sample.value)
+        for family in registry.collect()
+        for sample in family.samples
     }
     assert set(shown) == {f"flink_taskmanager_Status_Disk_{n}" for n in ("Free", "Total")}
     free, total = (
