@@ -205,7 +205,7 @@ class ExecutorProcesses:
             **{n: value for n, value in os.environ.items() if n not in (SECRETS, SAFE_PATH)},
             "PYTHONPATH": import_path(os.environ.get("PYTHONPATH")),
             "TMPDIR": str(temp_dir),  # removed when the process has ended, for whatever reason
-            CONFIG_VARIABLE: json.dumps(conf.shown()),
+            CONFIG_VARIABLE: json.dumps(conf.for_jobs()),
             **(security.slot_credentials(command.executor_id).to_environment() if security else {}),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def scrape(address: str, keys: Path | None = None) -> str:
     with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as answer:
         text: str = answer.read().decode()
         return text
+
+
+def get(address: str, route: str) -> str:
+    """Returns what the REST API at host:port answers to an administrator, also an error."""
+    request = urllib.request.Request(
+        f"http://{address}{route}", headers={"Authorization": f"Bearer {folder().token()}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return str(answer.read().decode(errors="replace"))
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode(errors="replace"))
 
 
 def channel_as(role: Role, address: str) -> grpc.Channel:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from firesteel.common.config.redaction import hidden
 from firesteel.common.installation import SERVICES
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.text import clipped, text_of, valid_text
@@ -45,9 +46,9 @@ def error_info(
         summary = f"{type(exc).__name__}, which cannot be described: {type(error).__name__}"
         users, whole, consequence = "", _places(exc), False
     return ErrorInfo(
-        summary=clipped(summary, 2_000),
-        user_traceback=clipped(users, MAX_TEXT_CHARS),
-        traceback=clipped(whole, MAX_TEXT_CHARS),
+        summary=clipped(hidden(summary), 2_000),
+        user_traceback=clipped(hidden(users), MAX_TEXT_CHARS),
+        traceback=clipped(hidden(whole), MAX_TEXT_CHARS),
         timestamp_ms=time.time_ns() // 1_000_000,
         location=location,
         task_name=task_name,

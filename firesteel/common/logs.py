@@ -25,6 +25,7 @@ _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
 from firesteel.common import output  # noqa: E402
+from firesteel.common.config.redaction import hidden  # noqa: E402
 from firesteel.text import text_of  # noqa: E402
 
 if _rich is None:
@@ -162,7 +163,7 @@ def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
     )
     if stack:
         line += "\n  " + str(stack).rstrip().replace("\n", "\n  ")
-    return line
+    return hidden(line)
 
 
 def _plain(value: Any) -> Any:

@@ -30,6 +30,12 @@ from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SLOTS = 4
+# Secrets of the shared cluster, which nothing uses. No process may leave them anywhere.
+PLANTED = {
+    "s3__secret_key": "planted-1-s3",
+    "high_availability__zookeeper__client__authorization": "digest:ada:planted-2-zookeeper",
+    "spark__hadoop__planted__password": "planted-3-spark",
+}
 WARM_S = 600.0  # patience with the JVMs of a cluster, which start together
 
 
@@ -212,7 +218,11 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, failpoints: Path) -
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv(FOLDER, str(failpoints))
             cluster = own_cluster(
-                directory, task_executors=2, slots=2, task__cancellation__timeout="3 s"
+                directory,
+                task_executors=2,
+                slots=2,
+                task__cancellation__timeout="3 s",
+                **PLANTED,
             )
             session = stack.enter_context(cluster)
         yield session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import re
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import psutil
 import pyarrow as pa
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -18,14 +20,25 @@ from firesteel.client.job_details import JobDetails
 from firesteel.common.job_log.lines import LogLine
 from firesteel.common.metric_reference import documents
 from firesteel.common.metrics_targets import targets
+from firesteel.common.security.access import ROUTES
 from firesteel.common.security.roles import Role
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
-from tests.credentials import channel_as, scrape
+from firesteel.errors import JobFailed
+from tests.credentials import channel_as, get, scrape
 from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import SLOTS, Session, firesteel, logs_below, running, services
-from .jobs import ArrowFunction, endless, nothing_left, unbounded
+from .conftest import (
+    SLOTS,
+    Session,
+    command,
+    firesteel,
+    logs_below,
+    processes,
+    running,
+    services,
+)
+from .jobs import ArrowFunction, endless, failing, nothing_left, unbounded
 
 
 def metrics_of(process: psutil.Process) -> str:
@@ -40,6 +53,34 @@ def metrics_of(process: psutil.Process) -> str:
         except Exception:  # not HTTP: the gRPC port
             continue
     raise AssertionError(f"process {process.pid} serves no metrics")
+
+
+def _refuse_to_connect(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    secret = "-".join(["planted", "4", "program"])
+    raise ConnectionError(f"jdbc:postgresql://ada:{secret}@db/x?password={secret}")
+
+
+def test_no_secret_is_left_behind(session: Session) -> None:
+    env = failing(_refuse_to_connect, parallelism=1)
+    job_id = session.submit(env, spark__hadoop__fs__s3a__secret__key="planted-5-job")
+    with pytest.raises(JobFailed, match=r"ConnectionError: jdbc:postgresql://\*{6}@db/x"):
+        session.client.wait(job_id)
+    below = session.cluster.directory
+    rest = json.loads((below / "cluster.json").read_text())["rest_address"]
+    routes = [route.replace("{job}", job_id) for route in ROUTES if route.startswith("GET /")]
+    left = {
+        **{route: get(rest, route[4:]) for route in routes if "{" not in route},
+        "show": firesteel("show", "--full", "-m", session.address, job_id).stdout,
+        "logs": firesteel("logs", "-m", session.address, job_id).stdout,
+        "command lines": "\n".join(map(command, processes(lambda line: str(below) in line))),
+        **{files: "".join(logs_below(below, files)) for files in ("*.log", "*.json*", "jobs.db*")},
+    }
+    assert all(left.values())
+    of_cluster = ("planted-1", "planted-2", "planted-3", "planted-4")
+    for place, text in left.items():
+        # The job's graph, which the next JobMaster runs, has the configuration of the job.
+        for secret in of_cluster if place == "jobs.db*" else (*of_cluster, "planted-5"):
+            assert secret not in text, f"{secret} in {place}"
 
 
 def test_every_process_serves_prometheus_metrics(session: Session) -> None:

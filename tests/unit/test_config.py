@@ -182,7 +182,7 @@ def test_secrets_reach_processes_by_their_environment(
     conf = Configuration(
         {"s3.secret-key": "hush", "database.url": "db://u:hush@h/d", "parallelism.default": 2}
     )
-    assert "hush" not in " ".join([*conf.to_arguments(), repr(conf), str(conf.shown())])
+    assert "hush" not in " ".join([*conf.to_arguments(), repr(conf), str(conf.for_jobs())])
     given = conf.to_environment()
     assert given["AWS_SECRET_ACCESS_KEY"] == "hush", "where pyarrow looks for it"
     for name, value in given.items():

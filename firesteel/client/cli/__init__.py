@@ -18,6 +18,7 @@ from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.task_executors import stop_task_executor
 from firesteel.client.cli.token import audit, token
 from firesteel.client.signals import INTERRUPTED, repeating_lost_interrupts
+from firesteel.common.config.redaction import hidden
 from firesteel.errors import FiresteelError
 
 EPILOG = """\b
@@ -53,7 +54,7 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except FiresteelError as error:
             raise click.ClickException(
-                "\n".join([str(error), *getattr(error, "__notes__", ())])
+                hidden("\n".join([str(error), *getattr(error, "__notes__", ())]))
             ) from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from firesteel.common.config import Configuration, options, parse_definitions
+from firesteel.common.config.redaction import remember
 from firesteel.common.ids import is_id
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
     Raises ConfigurationError.
     """
     conf = Configuration.load(overrides=parse_definitions(definitions))
+    remember(conf.to_dict())
     for warning in conf.warnings:
         click.echo(f"Warning: {warning}", err=True)
     return conf

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import yaml
 
 from firesteel.common.config.options import OPTIONS, Option
+from firesteel.common.config.redaction import is_sensitive, redacted
 from firesteel.common.units import parse_duration_s, parse_size_bytes, shortest_size
 from firesteel.errors import FiresteelError
 
@@ -83,11 +84,12 @@ class Configuration:
         """Returns every `spark.*` key that was set, for the SparkSession of a slot."""
         return {key: text for key, text in self._values.items() if key.startswith("spark.")}
 
-    def shown(self) -> dict[str, str]:
-        """Returns the set values without secrets."""
+    def for_jobs(self) -> dict[str, str]:
+        """Returns the set values without secrets of the cluster."""
         return {key: text for key, text in self._values.items() if key not in self.secrets()}
 
     def secrets(self) -> dict[str, str]:
+        """Returns the values that jobs may neither set nor get."""
         return {
             key: text
             for key, text in self._values.items()
@@ -96,12 +98,13 @@ class Configuration:
 
     def to_arguments(self) -> list[str]:
         """Returns repeated `-D key=value` for a command line; `to_environment` has the secrets."""
-        return [part for key, text in self.shown().items() for part in ("-D", f"{key}={text}")]
+        shown = {key: text for key, text in self._values.items() if not is_sensitive(key)}
+        return [part for key, text in shown.items() for part in ("-D", f"{key}={text}")]
 
     def to_environment(self) -> dict[str, str]:
         """Returns variables for the environment of a process and its children."""
-        secrets = self.secrets()
-        variables = {OPTIONS[key].variable: text for key, text in secrets.items()}
+        secrets = {key: text for key, text in self._values.items() if is_sensitive(key)}
+        variables = {OPTIONS[key].variable: text for key, text in self.secrets().items()}
         variables.pop("", None)
         return {**variables, SECRETS: json.dumps(secrets)} if secrets else {}
 
@@ -112,7 +115,7 @@ class Configuration:
         return hash(frozenset(self._values.items()))
 
     def __repr__(self) -> str:
-        return f"Configuration({self.shown()!r})"
+        return f"Configuration({redacted(self._values)!r})"
 
 
 def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from firesteel._proto import (
     resource_manager_pb2,
     tasks_pb2,
 )
+from firesteel.common.config.redaction import hidden
 from firesteel.common.ids import OperatorId
 from firesteel.common.inspections import (
     FlameGraph,
@@ -59,7 +60,7 @@ register(
 
 def plan_text(plan: str) -> str:
     """A literal in a plan may have any length."""
-    return valid_text(clipped(plan, _MAX_PLAN_CHARS))
+    return hidden(valid_text(clipped(plan, _MAX_PLAN_CHARS)))
 
 
 _MAX_PLAN_CHARS = 100_000

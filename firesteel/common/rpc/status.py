@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from firesteel.common.config.redaction import hidden
 from firesteel.text import clipped, valid_text
 
 DOMAIN = "firesteel"
@@ -159,9 +160,10 @@ def status_of(reason: Reason, message: str, **metadata: object) -> grpc.Status:
     """The status of a refused call, which fits into its trailing metadata: the middle of a message
     that is too long is cut out, and bytes that are not UTF-8 are escaped.
     """
-    text = valid_text(message)
+    text = hidden(valid_text(message))
     values = {
-        key: valid_text(clipped(str(value), _MAX_VALUE_CHARS)) for key, value in metadata.items()
+        key: hidden(valid_text(clipped(str(value), _MAX_VALUE_CHARS)))
+        for key, value in metadata.items()
     }
     info = error_details_pb2.ErrorInfo(reason=reason.name, domain=DOMAIN, metadata=values)
     limit_chars = MAX_STATUS_BYTES

@@ -36,6 +36,7 @@ import click
 
 from firesteel.common import logs, metrics_targets, output
 from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
+from firesteel.common.config.redaction import remember
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.process.log_files import keep_short
 from firesteel.common.security.listening import check_listens_securely
@@ -205,6 +206,7 @@ def service_main(
                         conf = conf.with_overrides({options.BIND_HOST.key: host})
                     check_listens_securely(conf)
                     os.environ.update(conf.to_environment())
+                remember(conf.to_dict())
             except ConfigurationError as error:
                 print(f"{process_name}: {error}", file=sys.stderr)
                 sys.exit(BAD_USAGE)
