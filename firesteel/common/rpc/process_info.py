@@ -106,15 +106,15 @@ def status_metrics(registry: Registry) -> dict[str, float]:
     """
     own: dict[str, float] = {}
     of_slots: dict[str, float] = {}
-    for family in registry.families():
+    for family in registry.collect():
         if (match := _STATUS.fullmatch(family.name)) is None:
             continue
         name = match[1].replace("_", ".")
         if collector := _COLLECTOR.fullmatch(name):
             name = f"{collector[1]}.{collector[2].replace('.', '_')}.{collector[3]}"
-        for _, labels, value in family.samples:
-            sums = of_slots if "slot" in dict(labels) else own
-            sums[name] = sums.get(name, 0.0) + value
+        for sample in family.samples:
+            sums = of_slots if "slot" in sample.labels else own
+            sums[name] = sums.get(name, 0.0) + sample.value
     return own | of_slots
 
 
