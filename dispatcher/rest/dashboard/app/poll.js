@@ -1,6 +1,7 @@
 // Hooks that keep data and times current while the page is visible.
 import { ApiError, clock, get, setWaiting } from "./api.js";
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { useCallback, useLayoutEffect, useRef, useState } from "./html.js";
+import { createStore, useStore } from "./store.js";
 
 export const POLL_MS = 2000;
 export const ENDED_POLL_MS = 10_000; // an ended job changes only when it is removed
@@ -77,17 +78,16 @@ function keep(key, data) {
   if (answers.size > RECENT) answers.delete(answers.keys().next().value);
 }
 
-/** The server's time in milliseconds; the component renders again every second. Null stands still. */
-export function useNow(every = 1000) {
-  const [now, setNow] = useState(serverNow);
-  useEffect(() => {
-    if (!every) return undefined;
-    const timer = setInterval(() => document.hidden || setNow(serverNow()), every);
-    return () => clearInterval(timer);
-  }, [every]);
-  return now;
-}
-
+/** The time by the server's clock, in milliseconds. */
 export function serverNow() {
   return Date.now() + clock.get();
+}
+
+const seconds = createStore(serverNow());
+setInterval(() => document.hidden || seconds.set(serverNow()), 1000);
+
+/** Renders the component every second, and returns the time by the server's clock. */
+export function useNow() {
+  useStore(seconds);
+  return serverNow();
 }

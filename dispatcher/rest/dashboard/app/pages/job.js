@@ -88,7 +88,7 @@ function Vertices({ job, series, selected }) {
       const values = vertex.inputs.length ? own?.records_in : own?.records_out;
       return html`<${Sparkline} values=${values} label="Records per second, last hour" />`;
     } },
-    { key: "busy", title: "Time", value: (vertex) => vertex.time?.busy, help: "Sorts by the busy share", cell: (vertex) => html`<${Time} vertex=${vertex} />` },
+    { key: "busy", title: "Time", numeric: true, value: (vertex) => vertex.time?.busy, help: "Sorts by the busy share", cell: (vertex) => html`<${Time} vertex=${vertex} />` },
     any((vertex) => vertex.skew) && { key: "skew", title: "Skew", wide: true, value: (vertex) => vertex.skew?.share, cell: (vertex) => vertex.skew
       ? html`<${Label} tone="warn" title=${`Subtask ${vertex.skew.subtask} receives ${format.percent(vertex.skew.share)} of the records`}>${format.percent(vertex.skew.share)} to ${vertex.skew.subtask}<//>` : format.UNKNOWN },
     any((vertex) => format.known(vertex.watermark_lag_ms)) && { key: "lag", title: "Lag", help: "The time between the clock and the watermark", align: "right", wide: true, value: (vertex) => vertex.watermark_lag_ms, cell: (vertex) => format.duration(vertex.watermark_lag_ms) },

@@ -133,7 +133,7 @@ function TaskExecutors({ poll }) {
     { key: "id", title: "TaskExecutor", wide: true, value: (row) => row.id, cell: (row) => html`<code title=${row.id}>${format.shortId(row.id)}</code>` },
     { key: "address", title: "Address", wide: true, value: (row) => row.address, cell: (row) => html`<span class="mono">${row.address}</span>` },
     { key: "pid", title: "Pid", align: "right", wide: true, value: (row) => row.pid, cell: (row) => row.pid },
-    { key: "slots", title: "Slots in use", value: (row) => row.slots - row.slots_free, cell: (row) => html`<${SlotBar} row=${row} />` },
+    { key: "slots", title: "Slots in use", numeric: true, value: (row) => row.slots - row.slots_free, cell: (row) => html`<${SlotBar} row=${row} />` },
     stored && { key: "stored", title: "Results", align: "right", wide: true, value: (row) => row.stored_bytes, cell: (row) => html`<${Bytes} value=${row.stored_bytes} />` },
     { key: "state", title: "State", value: (row) => `${row.problem}${row.stops}`, cell: (row) => html`<${Health} row=${row} />` },
   ].filter(Boolean);

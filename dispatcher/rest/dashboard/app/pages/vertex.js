@@ -128,7 +128,8 @@ function Operator({ operator, plan }) {
   return html`<div class="operator">
     <div class="operator-name"><b>${operator.name}</b>
       ${operator.kind && operator.kind !== operator.name && html`<span class="muted small"> ${operator.kind}</span>`}
-      ${operator.uid && html`<div class="muted small">uid <code>${operator.uid}</code></div>`}</div>
+      ${operator.uid && html`<div class="muted small">uid <code>${operator.uid}</code></div>`}
+      ${format.known(operator.state_bytes) && html`<div class="muted small">state <${Bytes} value=${operator.state_bytes} /></div>`}</div>
     <div class="operator-engine"><${Label} tone=${tone}>${name}<//>
       <span class="small">${text !== name && text}</span>
       ${operator.reads && html`<div class="small"><span class="muted">reads by</span> ${operator.reads}</div>`}</div>
@@ -158,7 +159,7 @@ function Subtasks({ poll, vertex, offset, query }) {
     { key: "host", title: "Host", wide: true, cell: ({ attempts }) => html`<${Place} attempt=${attempts.at(-1)} />` },
     metric("records_in", "In", (m) => html`<${Amounts} records=${m.records_in} bytes=${m.bytes_in} />`, { sortable: true, wide: false }),
     metric("records_out", "Out", (m) => html`<${Amounts} records=${m.records_out} bytes=${m.bytes_out} />`),
-    metric("busy", "Busy", (m) => html`<span class="time-cell"><span>${format.percent(m.busy)}</span><${TimeShares} time=${m} /></span>`, { sortable: true, wide: false, align: undefined }),
+    metric("busy", "Busy", (m) => html`<span class="time-cell"><span>${format.percent(m.busy)}</span><${TimeShares} time=${m} /></span>`, { sortable: true, wide: false, align: undefined, numeric: true }),
     metric("back_pressured", "Back-pressured", (m) => format.percent(m.back_pressured), { sortable: true }),
     metric("spark", "Spark", (m) => format.percent(m.spark)),
     metric("python", "Python", (m) => format.percent(m.python)),

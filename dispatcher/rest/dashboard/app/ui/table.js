@@ -2,10 +2,10 @@
 import { Fragment, html, useMemo, useState } from "../html.js";
 import { Empty } from "./views.js";
 
-/** `columns`: `{key, title, cell(row), value?(row), align?: "right", className?, wide?, help?}`;
+/** `columns`: `{key, title, cell(row), value?(row), align?: "right", numeric?, className?, wide?, help?}`;
  * `after(row)`: what stands below a row, or null.
  *
- * A column with `value` can be sorted by it; `wide` columns are hidden on phones. Unknown values
+ * A column with `value` can be sorted by it, numbers (`numeric`, or aligned right) downwards first; `wide` columns are hidden on phones. Unknown values
  * sort last. If the server sorts, pass `sort` and `onSort` (`{key, descending}`), and `sortable: true`
  * in the columns that it can sort by. `caption` names the table for screen readers.
  */
@@ -18,7 +18,7 @@ export function Table({
 
   function sortBy(column) {
     const again = order?.key === column.key;
-    const descending = again ? !order.descending : column.align === "right";
+    const descending = again ? !order.descending : column.numeric ?? column.align === "right";
     (onSort ?? setOwn)({ key: column.key, descending });
   }
 

@@ -49,10 +49,13 @@ export function Time({ ms, now }) {
 
 /** The time from `start` to `end`, or until now by the server's clock, counting up. */
 export function Elapsed({ start, end }) {
-  const now = useNow(end ? 0 : 1000);
   if (!format.known(start) || start <= 0) return format.UNKNOWN;
-  const text = end ? format.duration(end - start) : format.runningTime(now - start);
-  return html`<span class="nowrap">${text}</span>`;
+  if (!end) return html`<${CountingUp} start=${start} />`;
+  return html`<span class="nowrap">${format.duration(end - start)}</span>`;
+}
+
+function CountingUp({ start }) {
+  return html`<span class="nowrap">${format.runningTime(useNow() - start)}</span>`;
 }
 
 export function Bytes({ value }) {
