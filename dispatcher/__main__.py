@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 import structlog
 
 from dispatcher.job_store import job_store_facts
+from dispatcher.rest.process import RestProcess, listen
 from dispatcher.service import Dispatcher, job_store_url
 from dispatcher.shared_storage import SharedStorage
 from firesteel.common.config import options
@@ -21,9 +20,6 @@ from firesteel.common.metrics import parse_ports
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import ForkedProcesses
-
-if TYPE_CHECKING:
-    from dispatcher.rest.server import RestServer
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +56,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     )
     process.on_stop(lambda signal_name: dispatcher.stop())
     await dispatcher.start()
-    rest = await _serve_rest(process, dispatcher.address)
+    rest = _serve_rest(process, dispatcher.address)
     if rest is not None:
         tls = process.security is not None and process.security.tls
         dispatcher.rest_url = f"http{'s' * tls}://{rest.address}/"
@@ -77,22 +73,22 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     log.info("the Dispatcher has stopped")
 
 
-async def _serve_rest(process: ServiceProcess, dispatcher: str) -> RestServer | None:
-    """Starts the REST API at the first free port. None if there is none, or it is not wanted."""
-    if not process.conf.get(options.REST_PORT):
+def _serve_rest(process: ServiceProcess, dispatcher: str) -> RestProcess | None:
+    """Serves the REST API at the first free port. None if there is none, or it is not wanted."""
+    conf, log_path = process.conf, process.log_path
+    if not conf.get(options.REST_PORT):
         return None
-    ports = parse_ports(process.conf.get(options.REST_PORT), options.REST_PORT.key)
-    from dispatcher.rest.server import RestServer
-
-    names = frozenset({process.host, socket.gethostname().lower()})
-    rest = RestServer(dispatcher, process.security, hosts=names)
-    for port in ports:
-        with contextlib.suppress(OSError):
-            await rest.start(process.host, port)
-            return rest
-    log.warning("no REST API: no port is free", ports=process.conf.get(options.REST_PORT))
-    await rest.stop()
-    return None
+    ports = parse_ports(conf.get(options.REST_PORT), options.REST_PORT.key)
+    listener = listen(process.host, ports)
+    if listener is None:
+        log.warning("no REST API: no port is free", ports=conf.get(options.REST_PORT))
+        return None
+    to = () if elected(conf) else ("--dispatcher", dispatcher)
+    return RestProcess(
+        listener,
+        ["--host", process.host, *to, *conf.to_arguments()],
+        log_path and log_path.with_name(log_path.name.replace("dispatcher", "rest")),
+    )
 
 
 def _election(process: ServiceProcess) -> LeaderElection:

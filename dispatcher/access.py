@@ -201,6 +201,11 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
             entries=[AUDIT_ENTRY.encode(entry) for entry in entries]
         )
 
+    async def ListRevoked(
+        self, request: access_pb2.ListRevokedRequest, context: _Context
+    ) -> access_pb2.ListRevokedResponse:
+        return access_pb2.ListRevokedResponse(token_ids=sorted(self._security.revoked))
+
     async def _in_store(self, context: _Context, call: Callable[[], Any]) -> Any:
         try:
             return await asyncio.to_thread(call)

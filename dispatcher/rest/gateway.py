@@ -1,22 +1,26 @@
 """What the REST server knows of the cluster: the leading Dispatcher's answers over gRPC.
 
-Each call carries its caller's token, so that the Dispatcher decides what the caller may do, and
-audits it. Answers that all viewers share are kept for a moment: a thousand viewers cost as much as
-one.
+Each call carries its caller's token and address, so that the Dispatcher decides what the caller
+may do, and audits it. Answers that all viewers share are kept for a moment: a thousand viewers cost
+as much as one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import grpc
 from aiohttp import web
 
 from dispatcher.rest.operations import Operations
-from dispatcher.rest.requests import TOKEN
+from dispatcher.rest.requests import TOKEN, Refusal
 from firesteel._proto import (
+    access_pb2,
+    access_pb2_grpc,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
     job_master_pb2,
@@ -30,41 +34,113 @@ from firesteel.client.job_details import (
     JobDetails,
     JobOverview,
 )
-from firesteel.common.rpc.bearer import AUTHORIZATION
+from firesteel.common.leader import LeaderRetriever
+from firesteel.common.rpc.bearer import AUTHORIZATION, CALLER_ADDRESS, REST_TOKEN
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.security.credentials import BEARER
 from firesteel.common.security.security import Security
 
 KEPT_S = 0.25  # answers that all viewers share
+REVOKED_KEPT_S = 1.0
 CALL_TIMEOUT_S = 10.0
+_REVOKED_TIMEOUT_S = 2.0
+
+
+class _Leader:
+    """The channel to the leading Dispatcher, and its stubs."""
+
+    def __init__(self, address: str, security: Security | None) -> None:
+        credentials = security.channel_credentials() if security else None
+        self.address = address
+        self.channel = aio_channel(address, credentials)
+        self.dispatcher: Any = dispatcher_pb2_grpc.DispatcherStub(self.channel)  # type: ignore[no-untyped-call]
+        self.access: Any = access_pb2_grpc.AccessStub(self.channel)  # type: ignore[no-untyped-call]
 
 
 class Gateway:
-    """Calls the Dispatcher at an address, until `close`."""
+    """Calls the leading Dispatcher, until `close`."""
 
-    def __init__(self, dispatcher_address: str, security: Security | None) -> None:
-        credentials = security.channel_credentials() if security else None
-        self._channel = aio_channel(dispatcher_address, credentials)
-        self.dispatcher: Any = dispatcher_pb2_grpc.DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+    def __init__(self, dispatcher: LeaderRetriever, security: Security | None) -> None:
+        self._retriever = dispatcher
+        self._security = security
+        self._leader: _Leader | None = None
+        self._closing: set[asyncio.Task[None]] = set()  # channels to earlier leaders
         self.operations = Operations()
         self._kept: dict[str, tuple[float, asyncio.Future[Any]]] = {}
 
+    @property
+    def dispatcher(self) -> Any:
+        """The stub of the leader. Raises Refusal while no Dispatcher leads."""
+        return self._current().dispatcher
+
+    @property
+    def access(self) -> Any:
+        """As `dispatcher`, of the leader's service Access."""
+        return self._current().access
+
+    def _current(self) -> _Leader:
+        leader, current = self._retriever.leader, self._leader
+        if leader is None:
+            raise Refusal(503, "no Dispatcher leads the cluster now; try again")
+        if current is None or current.address != leader.address:
+            self._leave()
+            current = self._leader = _Leader(leader.address, self._security)
+        return current
+
+    def _leave(self) -> None:
+        if self._leader is not None:
+            closing = asyncio.ensure_future(self._leader.channel.close(grace=None))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            self._leader = None
+
     async def close(self) -> None:
         await self.operations.stop()
-        await self._channel.close(grace=None)
+        self._leave()
+        await asyncio.gather(*self._closing)
 
     def metadata(self, request: web.Request) -> tuple[tuple[str, str], ...]:
+        """The token and the address of the caller, and the token of this process, which vouches for
+        the address.
+        """
         token = request.get(TOKEN)
-        return ((AUTHORIZATION, f"{BEARER}{token}"),) if token else ()
+        if self._security is None or not token:
+            return ()
+        return (
+            (AUTHORIZATION, f"{BEARER}{token}"),
+            (REST_TOKEN, self._security.token()),
+            (CALLER_ADDRESS, _address_of(request)),
+        )
 
-    async def shared(self, key: str, load: Callable[[], Awaitable[Any]]) -> Any:
-        """Returns what `load` returns, at most `KEPT_S` old: one call for all who wait."""
+    async def learn_revoked(self) -> None:
+        """Brings the revoked tokens that this process refuses up to date. It keeps those that it
+        knows while the Dispatcher does not answer.
+        """
+        security = self._security
+        if security is None:
+            return
+
+        async def load() -> None:
+            with contextlib.suppress(grpc.aio.AioRpcError, Refusal):
+                answer = await self.access.ListRevoked(
+                    access_pb2.ListRevokedRequest(),
+                    timeout=_REVOKED_TIMEOUT_S,
+                    metadata=((AUTHORIZATION, f"{BEARER}{security.token()}"),),
+                )
+                security.revoked.update(answer.token_ids)
+
+        await self.shared("revoked", load, kept_s=REVOKED_KEPT_S)
+
+    async def shared(
+        self, key: str, load: Callable[[], Awaitable[Any]], *, kept_s: float = KEPT_S
+    ) -> Any:
+        """Returns what `load` returns, at most `kept_s` old: one call for all who wait."""
         now_s = time.monotonic()
-        since_s, kept = self._kept.get(key, (0.0, None))
-        if kept is None or now_s - since_s > KEPT_S or kept.cancelled():
+        until_s, kept = self._kept.get(key, (0.0, None))
+        if kept is None or now_s >= until_s or _has_failed(kept):
             kept = asyncio.ensure_future(load())
-            self._kept[key] = (now_s, kept)
-            self._kept = {k: v for k, v in self._kept.items() if k == key or now_s - v[0] <= KEPT_S}
+            self._kept = {k: v for k, v in self._kept.items() if now_s < v[0]}
+            self._kept[key] = (now_s + kept_s, kept)
         return await asyncio.shield(kept)
 
     async def jobs(self, request: web.Request) -> list[JobOverview]:
@@ -104,3 +180,16 @@ class Gateway:
 
         cluster: ClusterOverview = await self.shared("cluster", load)
         return cluster
+
+
+def _has_failed(answer: asyncio.Future[Any]) -> bool:
+    return answer.done() and (answer.cancelled() or answer.exception() is not None)
+
+
+def _address_of(request: web.Request) -> str:
+    """Returns the address of the client's socket, as gRPC writes it."""
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    if not peer:
+        return ""
+    host, port = peer[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

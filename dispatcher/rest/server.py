@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import ssl
 from collections.abc import Mapping
 
@@ -43,7 +44,7 @@ class RestServer:
 
     def __init__(
         self,
-        dispatcher_address: str,
+        gateway: Gateway,
         security: Security | None,
         *,
         hosts: frozenset[str] = frozenset(),
@@ -55,15 +56,13 @@ class RestServer:
         self._sessions = Sessions(security)
         self._pages = Pages()
         self._hosts = hosts | {"localhost"}
-        self._gateway = Gateway(dispatcher_address, security)
+        self._gateway = gateway
         self._runner: web.AppRunner | None = None
         self._renewing: asyncio.Task[None] | None = None
         self.address = ""  # host:port, once it serves
 
-    async def start(self, host: str, port: int) -> None:
-        """Serves at `address` from now on. Raises OSError if the port is taken."""
-        if self._runner is not None:  # another port was taken
-            await self._runner.cleanup()
+    async def start(self, listener: socket.socket) -> None:
+        """Serves the connections of a socket that listens, at `address`, from now on."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.on_response_prepare.append(_add_headers)
         for prefixes, handlers in ((("", "/v1"), self.flink_handlers()), (("",), self.handlers())):
@@ -74,11 +73,11 @@ class RestServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
         context = self._security.http_context() if self._security else None
-        site = web.TCPSite(self._runner, host, port, ssl_context=context)
-        await site.start()
+        await web.SockSite(self._runner, listener, ssl_context=context).start()
         if context is not None and self._security is not None:
             self._renewing = asyncio.create_task(_renew(self._security, context))
-        self.address = f"{host}:{self._runner.addresses[0][1]}"
+        host, port = listener.getsockname()[:2]
+        self.address = f"{host}:{port}"
 
     async def stop(self) -> None:
         if self._renewing is not None:
@@ -105,7 +104,7 @@ class RestServer:
             self._check_host(request)
             if not (access.public and request.method == "GET"):  # a link on another site
                 _check_origin(request)
-            self._check_role(request, access)
+            await self._check_role(request, access)
             return await handler(request)
         except Refusal as refusal:
             return _errors(refusal.status, str(refusal))
@@ -126,9 +125,10 @@ class RestServer:
         if host not in self._hosts and not _is_address(host):
             raise Refusal(403, f"this server is not {request.host!r}; use its own address")
 
-    def _check_role(self, request: web.Request, access: Access) -> None:
+    async def _check_role(self, request: web.Request, access: Access) -> None:
         if self._security is None or access.public:
             return
+        await self._gateway.learn_revoked()
         token = self._sessions.token(request)
         identity = self._sessions.identity(token)
         if request.match_info.http_exception is None and not access.allows(identity):

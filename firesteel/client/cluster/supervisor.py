@@ -158,7 +158,7 @@ class Supervisor:
     async def _spawn(self, name: str) -> None:
         module, arguments = self._command(name)
         child = await spawn(
-            [sys.executable, "-m", module, *arguments, *self._conf.to_arguments()],
+            [sys.executable, "-m", module, *self._conf.to_arguments(), *arguments],
             log_path=self._directory.logs / f"{name}.log",
             cwd=self._directory.path,
         )
@@ -179,6 +179,8 @@ class Supervisor:
             own = []
             if not elected(self._conf):
                 own = ["--resource-manager", self._resource_manager_address]
+            if rest_address := self._rest_address(name):  # it keeps its port
+                own += [f"-D{options.REST_PORT.key}={rest_address.rpartition(':')[2]}"]
         return master.module, [*common, "--port", str(master.port), *own]
 
     def _write_state(self) -> ClusterState:
@@ -196,7 +198,7 @@ class Supervisor:
                 )
                 for name, master in self._masters.items()
             ),
-            rest_address=self._children["dispatcher"].ready.get("rest_address", ""),
+            rest_address=self._rest_address("dispatcher"),
             own_ensemble=bool(self._ensemble_ports),
             task_executors=self._task_executors,
             slots_per_task_executor=self._conf.get(options.TASK_SLOTS),
@@ -205,6 +207,11 @@ class Supervisor:
         )
         self._directory.write(state)
         return state
+
+    def _rest_address(self, name: str) -> str:
+        """Where a Dispatcher serves its REST API, or did before it ended; empty: nowhere."""
+        child = self._children.get(name)
+        return child.ready.get("rest_address", "") if child is not None else ""
 
     @property
     def _dispatcher_address(self) -> str:

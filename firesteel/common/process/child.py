@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -100,15 +101,17 @@ async def spawn(
     cwd: Path | None = None,
     lifeline: Literal["own", "inherit"] = "own",
     ready_timeout_s: float = 60.0,
+    stdin: socket.socket | None = None,
 ) -> Child:
-    """Starts a process in its own group and waits until it has announced that it is ready.
+    """Starts a process in its own group and waits until it has announced that it is ready. Its
+    standard input is `stdin`, or empty.
 
     Raises StartFailed with the command, the exit code and the end of its log.
     """
     with _starting(log_path, env, lifeline_for_children(lifeline)) as start:
         process = await asyncio.create_subprocess_exec(
             *argv,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin.fileno() if stdin is not None else asyncio.subprocess.DEVNULL,
             stdout=start.log_file,
             stderr=start.log_file,
             cwd=cwd,

@@ -15,17 +15,24 @@ from typing import Any
 import grpc
 import structlog
 
-from firesteel.common.rpc.bearer import AUTHORIZATION, CALL_KINDS, answering
+from firesteel.common.rpc.bearer import (
+    AUTHORIZATION,
+    CALL_KINDS,
+    CALLER_ADDRESS,
+    REST_TOKEN,
+    answering,
+)
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.security.access import Access, access_of
 from firesteel.common.security.authority import identity_of
 from firesteel.common.security.credentials import BEARER
-from firesteel.common.security.roles import Identity
+from firesteel.common.security.roles import Identity, Role
 from firesteel.common.security.tokens import ExpiredToken, TokenVerifier
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
 
+_MAX_ADDRESS_CHARS = 100
 _HOW_TO = (
     "the command line finds the token of a cluster that this user has started; for another one, set"
     " security.token-file or FIRESTEEL_TOKEN"
@@ -107,7 +114,9 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             if identity.own_jobs and access.for_owners:
                 self._check_owner(identity, job_id)
         except _Refused as refused:
-            log.warning("refused a call", peer=context.peer(), method=name, reason=str(refused))
+            log.warning(
+                "refused a call", peer=self._address(context), method=name, reason=str(refused)
+            )
             self._record(name, context, refused.identity, job_id, refused.reason.name)
             await abort(context, refused.reason, str(refused), **refused.metadata)
         answering.set(identity)
@@ -153,6 +162,16 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             job_id=job_id[:80],
         )
 
+    def _address(self, context: Any) -> str:
+        """Returns the address of the caller. A REST server vouches for that of its client."""
+        metadata = dict(context.invocation_metadata() or ())
+        with contextlib.suppress(FiresteelError):
+            if (token := metadata.get(REST_TOKEN)) and (
+                self._verifier.verify(str(token)).role is Role.REST
+            ):
+                return str(metadata.get(CALLER_ADDRESS, ""))[:_MAX_ADDRESS_CHARS]
+        return str(context.peer())
+
     def _record(
         self, name: str, context: Any, identity: Identity | None, job_id: str, outcome: str
     ) -> None:
@@ -161,7 +180,7 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 Call(
                     method=name,
                     identity=identity,
-                    peer=context.peer(),
+                    peer=self._address(context),
                     job_id=job_id,
                     outcome=outcome,
                 )

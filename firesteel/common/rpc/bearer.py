@@ -10,6 +10,9 @@ from firesteel.common.security.credentials import BEARER
 from firesteel.common.security.roles import Identity
 
 AUTHORIZATION = "authorization"
+# A REST server adds its token to the calls that it passes on, and the address of its caller.
+REST_TOKEN = "firesteel-rest-token"
+CALLER_ADDRESS = "firesteel-caller-address"
 CALL_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 answering: ContextVar[Identity] = ContextVar("answering")
 

@@ -93,6 +93,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "ListTokens": _people(Role.ADMIN),
             "RevokeToken": _people(Role.ADMIN),
             "ReadAudit": _people(Role.ADMIN),
+            "ListRevoked": _processes(Role.REST),
         },
         f"{_PACKAGE}.ResourceManager": {
             "ConnectTaskExecutor": _processes(Role.TASK_EXECUTOR),

@@ -25,6 +25,8 @@ class Role(Enum):
     JOB_MASTER = "job-master"
     TASK_EXECUTOR = "task-executor"
     SLOT = "slot"
+    REST = "rest"
+    """Passes the calls of people on, each with the token of its caller."""
 
     @property
     def is_person(self) -> bool:

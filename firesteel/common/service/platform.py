@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -175,8 +176,9 @@ class ForkedProcesses(_SystemProcesses):
         cwd: Path | None = None,
         lifeline: Literal["own", "inherit"] = "own",
         ready_timeout_s: float = 60.0,
+        stdin: socket.socket | None = None,
     ) -> Child:
-        assert env is None and cwd is None, "they are those of this process"
+        assert env is None and cwd is None and stdin is None, "they are those of this process"
         key = tuple(argv), lifeline
         if key not in self._servers:
             self._servers[key] = ForkServer(argv, lifeline)

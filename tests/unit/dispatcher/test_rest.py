@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import aiohttp
 import pytest
@@ -17,11 +20,14 @@ from dispatcher.core.records import JobAdded, JobEnded
 from dispatcher.job_store import JobStore
 from dispatcher.rest.flink.checkpoints import checkpoints
 from dispatcher.rest.flink.jobs import exceptions, job
+from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.server import RestServer
 from dispatcher.service import Dispatcher
+from firesteel._proto import access_pb2
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
-from firesteel.common.ids import JobId
+from firesteel.common.ids import Epoch, JobId
+from firesteel.common.leader import FixedLeader, Leader
 from firesteel.common.metrics import Registry
 from firesteel.common.security.access import ROUTES
 from firesteel.common.security.keys import Keys
@@ -61,8 +67,9 @@ async def _served(
     )
     await dispatcher.start()
     running = asyncio.create_task(dispatcher.run())
-    rest = RestServer(dispatcher.address, security)
-    await rest.start(HOST, 0)
+    rest_security = Security.of_process(conf, Role.REST, HOST) if secured else None
+    rest = RestServer(Gateway(FixedLeader(dispatcher.address), rest_security), rest_security)
+    await rest.start(socket.create_server((HOST, 0)))
     try:
         yield rest
     finally:
@@ -111,7 +118,7 @@ def _example(route: str) -> str:
 
 
 async def test_every_route_is_in_the_table_of_access() -> None:
-    server = RestServer("127.0.0.1:1", None)
+    server = RestServer(Gateway(FixedLeader("127.0.0.1:1"), None), None)
     assert server.flink_handlers().keys() | server.handlers().keys() == ROUTES.keys()
     await server.stop()
 
@@ -266,6 +273,39 @@ async def test_viewers_at_the_same_time_share_one_call(rest, keys, monkeypatch) 
     )
     assert {status for status, _ in answers} == {200}
     assert len(calls) < 5
+
+
+async def test_the_audit_log_has_the_address_of_the_caller(rest, keys, tmp_path) -> None:
+    await _call(
+        rest, f"PATCH /jobs/{ENDED}", keys.token(), headers={"firesteel-caller-address": "x"}
+    )
+    (entry,) = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
+    assert entry["subject"] == "admin"
+    assert entry["address"].startswith("ipv4:127.0.0.1:")
+    assert not entry["address"].endswith(rest.address.rpartition(":")[2])
+
+
+async def test_a_revoked_token_is_refused(rest, keys) -> None:
+    access, own = rest._gateway.access, (("authorization", f"Bearer {keys.token()}"),)
+    request = access_pb2.CreateTokenRequest(subject="ada", role="viewer", valid_s=60)
+    created = await access.CreateToken(request, metadata=own)
+    revoke = access_pb2.RevokeTokenRequest(token_id=created.description.token_id)
+    await access.RevokeToken(revoke, metadata=own)
+    status, answer = await _call(rest, "GET /jobs", created.token)
+    assert status == 401
+    assert "was revoked" in answer["errors"][0]
+
+
+async def test_it_follows_the_leader(tmp_path: Path) -> None:
+    async with _served(tmp_path, secured=False) as server:
+        leaders: Any = server._gateway._retriever
+        serving, leaders._leader = leaders._leader, None
+        status, answer = await _call(server, "GET /jobs", None)
+        assert (status, answer) == (503, {"errors": [ANY]})
+        leaders._leader = Leader("127.0.0.1:1", Epoch(1))
+        assert (await _call(server, "GET /jobs", None))[0] == 503
+        leaders._leader = serving
+        assert (await _call(server, "GET /jobs", None))[0] == 200
 
 
 async def test_without_security_everybody_is_answered(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from yarl import URL
 
 from dispatcher.rest.firesteel import session
 from dispatcher.rest.firesteel.session import LoginCodes
+from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.pages import Pages
 from dispatcher.rest.requests import Refusal
 from dispatcher.rest.server import RestServer
 from firesteel.common.config import Configuration
+from firesteel.common.leader import FixedLeader
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import Role
 from firesteel.common.security.security import Security
@@ -34,14 +37,15 @@ def keys(tmp_path: Path) -> Keys:
 @pytest.fixture
 async def rest(tmp_path: Path, keys: Keys) -> AsyncIterator[RestServer]:
     conf = Configuration({"security.directory": str(tmp_path / "security")})
-    server = RestServer("127.0.0.1:1", Security.of_process(conf, Role.DISPATCHER, HOST))
+    security = Security.of_process(conf, Role.REST, HOST)
+    server = RestServer(Gateway(FixedLeader("127.0.0.1:1"), security), security)
     folder = tmp_path / "dashboard"
     (folder / "app" / "pages").mkdir(parents=True)
     (folder / "index.html").write_text("<title>Firesteel</title>")
     (folder / "app" / "pages" / "job.js").write_text("export {}")
     (folder / "app" / "notes.md").write_text("private")
     server._pages = Pages(folder)
-    await server.start(HOST, 0)
+    await server.start(socket.create_server((HOST, 0)))
     yield server
     await server.stop()
 

@@ -12,8 +12,8 @@ from grpc_reflection.v1alpha import reflection
 
 import firesteel._proto
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
-from firesteel.common.rpc.authentication import Authentication
-from firesteel.common.rpc.bearer import caller, carry_token
+from firesteel.common.rpc.authentication import Authentication, Call
+from firesteel.common.rpc.bearer import CALLER_ADDRESS, REST_TOKEN, caller, carry_token
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.access import METHODS, access_of
@@ -62,12 +62,17 @@ def issuer(key, clock) -> TokenIssuer:
 
 
 @pytest.fixture
-async def address(key, clock) -> AsyncIterator[str]:
+def audited() -> list[Call]:
+    return []
+
+
+@pytest.fixture
+async def address(key, clock, audited) -> AsyncIterator[str]:
+    verifier = TokenVerifier(key.public_key(), now_s=clock)
     server = new_server(
         [dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]],
         authentication=Authentication(
-            TokenVerifier(key.public_key(), now_s=clock),
-            owner_of={"mine": "ada", "other": "bob", "old": ""}.get,
+            verifier, audited.append, owner_of={"mine": "ada", "other": "bob", "old": ""}.get
         ),
     )
     dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Answers(), server)
@@ -108,6 +113,22 @@ def test_every_method_of_every_service_is_in_the_table():
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
         reflection.SERVICE_NAME,
     }
+
+
+@pytest.mark.parametrize("voucher", [None, "forged", *Role])
+async def test_only_a_rest_server_vouches_for_the_address_of_its_caller(
+    voucher, address, issuer, audited
+):
+    token = issuer.issue("x", voucher, valid_s=60) if isinstance(voucher, Role) else voucher
+    metadata = [(CALLER_ADDRESS, "ipv4:192.0.2.1:1234")]
+    metadata += [(REST_TOKEN, token)] if token else []
+    async with aio_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await _stub(channel, None).ListJobs(
+                dispatcher_pb2.ListJobsRequest(), metadata=tuple(metadata)
+            )
+    (call,) = audited
+    assert call.peer.startswith("ipv4:192.0.2.1" if voucher is Role.REST else "ipv4:127.0.0.1")
 
 
 def test_only_health_is_public():

@@ -1,0 +1,48 @@
+"""Runs the process of the REST server: `python -m dispatcher.rest`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+
+import click
+import structlog
+
+from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.server import RestServer
+from firesteel.common.high_availability import leaders_of
+from firesteel.common.leader import Office
+from firesteel.common.security.roles import Role
+from firesteel.common.service.host import ServiceProcess, service_main
+
+log = structlog.get_logger(__name__)
+
+
+@service_main("rest", role=Role.REST)
+@click.option(
+    "--dispatcher",
+    default="",
+    metavar="HOST:PORT",
+    help="The Dispatcher that it calls, unless it is elected.",
+)
+async def main(process: ServiceProcess, dispatcher: str) -> None:
+    """The REST API, served on the socket that is its standard input. Its Dispatcher starts it."""
+    leaders = leaders_of(process.conf)
+    gateway = Gateway(leaders.of(Office.DISPATCHER, dispatcher), process.security)
+    names = frozenset({process.host, socket.gethostname().lower()})
+    server = RestServer(gateway, process.security, hosts=names)
+    stopping = asyncio.Event()
+    process.on_stop(lambda signal_name: stopping.set())
+    await leaders.start()
+    await server.start(socket.socket(fileno=0))
+    process.announce_ready(address=server.address)
+    gc.freeze()
+    await stopping.wait()
+    await server.stop()
+    await leaders.close()
+    log.info("the REST server has stopped")
+
+
+if __name__ == "__main__":
+    main()
