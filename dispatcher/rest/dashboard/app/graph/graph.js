@@ -88,7 +88,7 @@ function Edge({ path, rate }) {
 
 function Vertex({ vertex, number, at, selected, bottleneck, href, onSelect }) {
   const { busy, back_pressured: blocked } = vertex.time ?? {};
-  const heat = bottleneck ? "bottleneck" : blocked > 0.5 && blocked > busy ? "blocked" : busy > 0.8 ? "hot" : "";
+  const heat = vertex.status === "FAILED" ? "failed" : bottleneck ? "bottleneck" : blocked > 0.5 && blocked > busy ? "blocked" : busy > 0.8 ? "hot" : "";
   function select(event) {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();

@@ -25,7 +25,7 @@ function Content({ job, query }) {
     query: { points: SPARKLINE_POINTS }, every: ended ? 0 : SERIES_POLL_MS,
   });
   if (!job.vertices.length) {
-    return html`<${Notices} job=${job} />
+    return html`<${Warnings} job=${job} />
       <div class="card"><${Empty} title="No vertices">The job's graph is not known; only its end was stored.<//></div>`;
   }
   const bottleneck = job.bottleneck?.vertex_id;
@@ -33,7 +33,7 @@ function Content({ job, query }) {
     ?? job.vertices.find(({ id }) => id === bottleneck) ?? job.vertices[0];
   const select = (id) => setQuery({ vertex: id });
   return html`
-    <${Notices} job=${job} />
+    <${Warnings} job=${job} />
     <${Bottleneck} job=${job} onSelect=${select} />
     <${JobGraph} vertices=${job.vertices} edges=${job.edges} selected=${selected.id} bottleneck=${bottleneck}
       onSelect=${select} hrefOf=${(id) => href(["jobs", job.id], { vertex: id })} />
@@ -43,30 +43,64 @@ function Content({ job, query }) {
     <${Vertices} job=${job} series=${series.data?.vertices ?? {}} selected=${selected.id} />`;
 }
 
-function Notices({ job }) {
-  return html`
-    ${job.waiting_for && html`<div class="notice tone-warn" role="status"><strong>Waiting</strong> for ${job.waiting_for}</div>`}
-    ${(job.warnings ?? []).map((warning) => html`<div key=${warning} class="notice tone-warn"><strong>Warning</strong> ${warning}</div>`)}`;
+function Warnings({ job }) {
+  return (job.warnings ?? []).map((warning) => html`<div key=${warning} class="notice tone-warn"><strong>Warning</strong> ${warning}</div>`);
 }
 
+/** One sentence on what limits the job, with evidence; always of about the same height. */
 function Bottleneck({ job, onSelect }) {
-  const { bottleneck } = job;
-  if (ENDED.has(job.status) && !bottleneck) return null;
-  if (!bottleneck) {
-    return html`<section class=${`card bottleneck calm${job.status === "RUNNING" ? "" : " unmeasured"}`} aria-label="Bottleneck"><div class="card-body">
-      <p class="bottleneck-sentence">${job.status === "RUNNING" ? "No bottleneck: the job keeps up with its sources." : "The job does not run, so nothing is measured."}</p>
-    </div></section>`;
-  }
-  return html`<section class="card bottleneck" aria-label="Bottleneck"><div class="card-body">
-    <p class="bottleneck-sentence">${bottleneck.sentence}</p>
+  const { tone, sentence, evidence, advice, vertex } = summary(job);
+  return html`<section class=${`card bottleneck ${tone}`} aria-label="Bottleneck"><div class="card-body">
+    <p class="bottleneck-sentence">${sentence}</p>
     <div class="bottleneck-parts">
-      <ul class="evidence" aria-label="Evidence">${(bottleneck.evidence ?? []).map((fact) => html`<li key=${fact}>${fact}</li>`)}</ul>
-      ${bottleneck.advice && html`<p class="advice"><b>Advice</b> ${bottleneck.advice}</p>`}
+      <ul class="evidence" aria-label="Evidence">${evidence.map((fact) => html`<li key=${fact}>${fact}</li>`)}</ul>
+      ${advice && html`<p><b>Advice</b> ${advice}</p>`}
     </div>
-    ${job.vertices.some(({ id }) => id === bottleneck.vertex_id) && html`<p class="row">
-      <button type="button" class="button compact" onClick=${() => onSelect(bottleneck.vertex_id)}>Show its last hour</button>
-      <a class="button compact" href=${href(["jobs", job.id, "vertices", bottleneck.vertex_id])}>Operators and subtasks</a></p>`}
+    ${vertex && html`<p class="row">
+      <button type="button" class="button compact" onClick=${() => onSelect(vertex.id)}>Show its last hour</button>
+      <a class="button compact" href=${href(["jobs", job.id, "vertices", vertex.id])}>Operators and subtasks</a></p>`}
   </div></section>`;
+}
+
+export function summary(job) {
+  const { bottleneck } = job;
+  if (bottleneck) {
+    return {
+      tone: "", sentence: bottleneck.sentence, evidence: bottleneck.evidence ?? [], advice: bottleneck.advice,
+      vertex: job.vertices.find(({ id }) => id === bottleneck.vertex_id),
+    };
+  }
+  if (job.waiting_for) return { tone: "waits", sentence: `The job waits for ${job.waiting_for.replace(/\.$/, "")}.`, evidence: taskCounts(job) };
+  if (ENDED.has(job.status)) return { tone: "unmeasured", sentence: `The job has ended: ${job.status}.`, evidence: totals(job) };
+  if (job.status !== "RUNNING") return { tone: "unmeasured", sentence: `The job is ${job.status}.`, evidence: taskCounts(job) };
+  const busiest = job.vertices.reduce((most, vertex) => ((vertex.time?.busy ?? 0) > (most?.time?.busy ?? 0) ? vertex : most), null);
+  return { tone: "calm", sentence: "No vertex limits the job.", evidence: [...pace(job), ...(busiest ? [`The busiest vertex is ${busiest.name}: ${format.percent(busiest.time.busy)}`] : [])], vertex: busiest };
+}
+
+function sum(vertices, read) {
+  return vertices.reduce((total, vertex) => total + (read(vertex) ?? 0), 0);
+}
+
+function pace(job) {
+  const sources = job.vertices.filter(({ inputs }) => !inputs.length);
+  const lags = job.vertices.map((vertex) => vertex.watermark_lag_ms).filter(format.known);
+  return [
+    `Its sources emit ${format.rate(sum(sources, (vertex) => vertex.rates?.records_out))}`,
+    lags.length ? `Watermarks lag by at most ${format.duration(Math.max(...lags))}` : "It has no watermarks",
+  ];
+}
+
+function totals(job) {
+  const sources = job.vertices.filter(({ inputs }) => !inputs.length);
+  return [`Its sources have emitted ${format.exactCount(sum(sources, (vertex) => vertex.totals?.records_out))} records`, ...taskCounts(job)];
+}
+
+function taskCounts(job) {
+  const counts = {};
+  for (const { tasks } of job.vertices) {
+    for (const [state, count] of Object.entries(tasks)) counts[state] = (counts[state] ?? 0) + count;
+  }
+  return [`Tasks: ${Object.entries(counts).filter(([, count]) => count).map(([state, count]) => `${format.exactCount(count)} ${state}`).join(", ") || "none"}`];
 }
 
 function Vertices({ job, series, selected }) {

@@ -66,7 +66,7 @@ function Numbers({ vertex }) {
     <${Tile} label="State" value=${format.bytes(vertex.state_bytes)} note="last checkpoint" />
     <${Tile} label="Late records" value=${format.count(vertex.late_dropped)} note="dropped" />
     <${Tile} label="Skew" value=${skew ? html`<span class="warn-text">${format.percent(skew.share)}</span>` : "none"}
-      note=${skew ? `of the records go to subtask ${skew.subtask}` : "records are spread evenly"} />
+      note=${skew ? `go to subtask ${skew.subtask}` : "\u00a0"} title="The share of the records that one subtask receives" />
   </div>`;
 }
 

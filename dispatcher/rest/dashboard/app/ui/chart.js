@@ -74,6 +74,7 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
   const holder = useRef(null);
   const chart = useRef(null);
   const data = useMemo(() => chartData(times, series), [times, series]);
+  const zoomed = useRef(false); // a selected time stays, also when new data arrive
   const latest = useRef(data);
   latest.current = data;
   const chosen = useStore(theme);
@@ -89,7 +90,7 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
     });
     loadUPlot().then((UPlot) => {
       if (gone || !holder.current) return;
-      const options = chartOptions({ series, show, highest, width: holder.current.clientWidth, height, onPosition: setPosition });
+      const options = chartOptions({ series, show, highest, width: holder.current.clientWidth, height, onPosition: setPosition, zoomed });
       chart.current = new UPlot(options, latest.current, holder.current);
       watcher.observe(holder.current);
     }, (error) => setFailure(error.message));
@@ -104,9 +105,8 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
   useEffect(() => {
     const plot = chart.current;
     if (!plot) return;
-    const zoomed = plot.select.width > 0 || plot.zoomed;
-    plot.setData(data, !zoomed);
-    if (zoomed) plot.redraw();
+    plot.setData(data, !zoomed.current);
+    if (zoomed.current) plot.redraw();
   }, [data]);
 
   const at = position !== null && position < (times?.length ?? 0) ? position : (times?.length ?? 0) - 1;
@@ -134,7 +134,7 @@ export function chartData(times = [], series = []) {
   })];
 }
 
-function chartOptions({ series, show, highest, width, height, onPosition }) {
+function chartOptions({ series, show, highest, width, height, onPosition, zoomed }) {
   const text = color("--muted");
   const grid = { stroke: color("--line"), width: 1 };
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
@@ -158,7 +158,11 @@ function chartOptions({ series, show, highest, width, height, onPosition }) {
     padding: [8, 18, 0, 0],
     cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false } },
     legend: { show: false },
-    hooks: { setCursor: [(plot) => onPosition(plot.cursor.idx ?? null)] },
+    hooks: {
+      setCursor: [(plot) => onPosition(plot.cursor.idx ?? null)],
+      setSelect: [(plot) => { zoomed.current = plot.select.width > 0; }],
+      ready: [(plot) => plot.over.addEventListener("dblclick", () => { zoomed.current = false; })],
+    },
     scales: {
       x: { time: true },
       y: { range: (plot, low, high) => [0, highest ?? niceTop(high)] },
