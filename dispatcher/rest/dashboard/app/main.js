@@ -109,7 +109,7 @@ function Top({ path }) {
     <div class="top-end">
       ${user && html`<div class="who">
         <div title="The cluster and its version">${user.cluster} <span class="muted">${user.version}</span></div>
-        <div class="muted" title="Who is logged in, and the role">${user.name} · ${user.role}</div>
+        <div class="muted" title="Who is logged in, and the role">${user.name ? `${user.name} · ` : ""}${user.role}</div>
       </div>`}
       <${ThemeSwitch} />
     </div>

@@ -31,11 +31,18 @@ export function JobGraph({ vertices, edges, selected, bottleneck, onSelect, href
   const { x, y, zoom } = view ?? fit;
   const rates = new Map(edges.map((edge) => [`${edge.source} ${edge.target}`, edge.records_per_s]));
 
-  const zoomBy = useCallback((factor, at) => setView((last) => zoomed(last ?? fit, factor, at ?? { x: width / 2, y: fit.height / 2 })), [fit, width]);
-  const moveBy = useCallback((dx, dy) => setView((last) => {
-    const from = last ?? fit;
-    return { ...from, x: from.x + dx, y: from.y + dy };
-  }), [fit]);
+  const zoomBy = useCallback(
+    (factor, at) => setView((last) => zoomed(last ?? fit, factor, at ?? { x: width / 2, y: fit.height / 2 })),
+    [fit, width],
+  );
+  const moveBy = useCallback(
+    (dx, dy) =>
+      setView((last) => {
+        const from = last ?? fit;
+        return { ...from, x: from.x + dx, y: from.y + dy };
+      }),
+    [fit],
+  );
   usePointers(box, zoomBy, moveBy);
 
   function onKeyDown(event) {
@@ -50,6 +57,11 @@ export function JobGraph({ vertices, edges, selected, bottleneck, onSelect, href
     event.preventDefault();
   }
 
+  const planeStyle = {
+    transform: `translate(${x}px, ${y}px) scale(${zoom})`,
+    width: `${plan.width}px`,
+    height: `${plan.height}px`,
+  };
   return html`<section class="card" aria-labelledby="graph-title">
     <header>
       <h2 id="graph-title">Graph</h2>
@@ -63,18 +75,25 @@ export function JobGraph({ vertices, edges, selected, bottleneck, onSelect, href
     <div class="graph" ref=${box} tabindex="0" role="group" onKeyDown=${onKeyDown}
       aria-label="Job graph. Arrow keys move it, plus and minus zoom, 0 shows all of it."
       style=${{ height: `${fit.height}px` }}>
-      <div class=${`graph-plane${zoom < FAR ? " far" : ""}`} style=${{ transform: `translate(${x}px, ${y}px) scale(${zoom})`, width: `${plan.width}px`, height: `${plan.height}px` }}>
+      <div class=${`graph-plane${zoom < FAR ? " far" : ""}`} style=${planeStyle}>
         <svg width=${plan.width} height=${plan.height} aria-hidden="true">
-          ${plan.edges.map(({ source, target, points }) => html`<${Edge} key=${`${source} ${target}`}
-            path=${edgePath(points, direction)} rate=${rates.get(`${source} ${target}`)} />`)}
+          ${plan.edges.map(
+            ({ source, target, points }) => html`<${Edge} key=${`${source} ${target}`}
+            path=${edgePath(points, direction)} rate=${rates.get(`${source} ${target}`)} />`,
+          )}
         </svg>
-        ${vertices.map((vertex, index) => html`<${Vertex} key=${vertex.id} vertex=${vertex} number=${index + 1}
+        ${vertices.map(
+          (vertex, index) => html`<${Vertex} key=${vertex.id} vertex=${vertex} number=${index + 1}
           at=${plan.nodes.get(vertex.id)} selected=${vertex.id === selected}
-          bottleneck=${vertex.id === bottleneck} href=${hrefOf(vertex.id)} onSelect=${onSelect} />`)}
+          bottleneck=${vertex.id === bottleneck} href=${hrefOf(vertex.id)} onSelect=${onSelect} />`,
+        )}
         ${plan.edges.map(({ source, target, label }) => {
           const rate = rates.get(`${source} ${target}`);
-          return format.known(rate) && html`<span key=${`${source} ${target}`} class="edge-rate"
-            style=${{ left: `${label.x}px`, top: `${label.y}px` }}>${format.rate(rate)}</span>`;
+          return (
+            format.known(rate) &&
+            html`<span key=${`${source} ${target}`} class="edge-rate"
+            style=${{ left: `${label.x}px`, top: `${label.y}px` }}>${format.rate(rate)}</span>`
+          );
         })}
       </div>
     </div>
@@ -88,7 +107,16 @@ function Edge({ path, rate }) {
 
 function Vertex({ vertex, number, at, selected, bottleneck, href, onSelect }) {
   const { busy, back_pressured: blocked } = vertex.time ?? {};
-  const heat = vertex.status === "FAILED" ? "failed" : bottleneck ? "bottleneck" : blocked > 0.5 && blocked > busy ? "blocked" : busy > 0.8 ? "hot" : "";
+  const heat =
+    vertex.status === "FAILED"
+      ? "failed"
+      : bottleneck
+        ? "bottleneck"
+        : blocked > 0.5 && blocked > busy
+          ? "blocked"
+          : busy > 0.8
+            ? "hot"
+            : "";
   function select(event) {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
@@ -168,7 +196,8 @@ function usePointers(box, zoomBy, moveBy) {
     function up(event) {
       pointers.delete(event.pointerId);
     }
-    function click(event) { // the end of a drag selects no vertex
+    function click(event) {
+      // the end of a drag selects no vertex
       if (dragged > DRAG) {
         event.preventDefault();
         event.stopPropagation();
@@ -180,9 +209,14 @@ function usePointers(box, zoomBy, moveBy) {
       zoomBy(Math.exp(-event.deltaY / 250), inside(event));
     }
     const listeners = {
-      pointerdown: down, pointermove: move, pointerup: up, pointercancel: up, wheel,
+      pointerdown: down,
+      pointermove: move,
+      pointerup: up,
+      pointercancel: up,
+      wheel,
     };
-    for (const [name, listener] of Object.entries(listeners)) element.addEventListener(name, listener, { passive: false });
+    for (const [name, listener] of Object.entries(listeners))
+      element.addEventListener(name, listener, { passive: false });
     element.addEventListener("click", click, true);
     return () => {
       for (const [name, listener] of Object.entries(listeners)) element.removeEventListener(name, listener);

@@ -22,15 +22,18 @@ export default function Job({ params, query }) {
 function Content({ job, query }) {
   const ended = ENDED.has(job.status);
   const series = usePoll(path("jobs", job.id, "series"), {
-    query: { points: SPARKLINE_POINTS }, every: ended ? 0 : SERIES_POLL_MS,
+    query: { points: SPARKLINE_POINTS },
+    every: ended ? 0 : SERIES_POLL_MS,
   });
   if (!job.vertices.length) {
     return html`<${Warnings} job=${job} />
       <div class="card"><${Empty} title="No vertices">The job's graph is not known; only its end was stored.<//></div>`;
   }
   const bottleneck = job.bottleneck?.vertex_id;
-  const selected = job.vertices.find(({ id }) => id === query.vertex)
-    ?? job.vertices.find(({ id }) => id === bottleneck) ?? job.vertices[0];
+  const selected =
+    job.vertices.find(({ id }) => id === query.vertex) ??
+    job.vertices.find(({ id }) => id === bottleneck) ??
+    job.vertices[0];
   const select = (id) => setQuery({ vertex: id });
   return html`
     <${Warnings} job=${job} />
@@ -44,7 +47,9 @@ function Content({ job, query }) {
 }
 
 function Warnings({ job }) {
-  return (job.warnings ?? []).map((warning) => html`<div key=${warning} class="notice tone-warn"><strong>Warning</strong> ${warning}</div>`);
+  return (job.warnings ?? []).map(
+    (warning) => html`<div key=${warning} class="notice tone-warn"><strong>Warning</strong> ${warning}</div>`,
+  );
 }
 
 /** One sentence on what limits the job, with evidence; always of about the same height. */
@@ -56,9 +61,12 @@ function Bottleneck({ job, onSelect }) {
       <ul class="evidence" aria-label="Evidence">${evidence.map((fact) => html`<li key=${fact}>${fact}</li>`)}</ul>
       ${advice && html`<p><b>Advice</b> ${advice}</p>`}
     </div>
-    ${vertex && html`<p class="row">
+    ${
+      vertex &&
+      html`<p class="row">
       <button type="button" class="button compact" onClick=${() => onSelect(vertex.id)}>Show its last hour</button>
-      <a class="button compact" href=${href(["jobs", job.id, "vertices", vertex.id])}>Operators and subtasks</a></p>`}
+      <a class="button compact" href=${href(["jobs", job.id, "vertices", vertex.id])}>Operators and subtasks</a></p>`
+    }
   </div></section>`;
 }
 
@@ -66,15 +74,36 @@ export function summary(job) {
   const { bottleneck } = job;
   if (bottleneck) {
     return {
-      tone: "", sentence: bottleneck.sentence, evidence: bottleneck.evidence ?? [], advice: bottleneck.advice,
+      tone: "",
+      sentence: bottleneck.sentence,
+      evidence: bottleneck.evidence ?? [],
+      advice: bottleneck.advice,
       vertex: job.vertices.find(({ id }) => id === bottleneck.vertex_id),
     };
   }
-  if (job.waiting_for) return { tone: "waits", sentence: `The job waits for ${job.waiting_for.replace(/\.$/, "")}.`, evidence: taskCounts(job) };
-  if (ENDED.has(job.status)) return { tone: "unmeasured", sentence: `The job has ended: ${job.status}.`, evidence: totals(job) };
-  if (job.status !== "RUNNING") return { tone: "unmeasured", sentence: `The job is ${job.status}.`, evidence: taskCounts(job) };
-  const busiest = job.vertices.reduce((most, vertex) => ((vertex.time?.busy ?? 0) > (most?.time?.busy ?? 0) ? vertex : most), null);
-  return { tone: "calm", sentence: "No vertex limits the job.", evidence: [...pace(job), ...(busiest ? [`The busiest vertex is ${busiest.name}: ${format.percent(busiest.time.busy)}`] : [])], vertex: busiest };
+  if (job.waiting_for)
+    return {
+      tone: "waits",
+      sentence: `The job waits for ${job.waiting_for.replace(/\.$/, "")}.`,
+      evidence: taskCounts(job),
+    };
+  if (ENDED.has(job.status))
+    return { tone: "unmeasured", sentence: `The job has ended: ${job.status}.`, evidence: totals(job) };
+  if (job.status !== "RUNNING")
+    return { tone: "unmeasured", sentence: `The job is ${job.status}.`, evidence: taskCounts(job) };
+  const busiest = job.vertices.reduce(
+    (most, vertex) => ((vertex.time?.busy ?? 0) > (most?.time?.busy ?? 0) ? vertex : most),
+    null,
+  );
+  return {
+    tone: "calm",
+    sentence: "No vertex limits the job.",
+    evidence: [
+      ...pace(job),
+      ...(busiest ? [`The busiest vertex is ${busiest.name}: ${format.percent(busiest.time.busy)}`] : []),
+    ],
+    vertex: busiest,
+  };
 }
 
 function sum(vertices, read) {
@@ -92,7 +121,10 @@ function pace(job) {
 
 function totals(job) {
   const sources = job.vertices.filter(({ inputs }) => !inputs.length);
-  return [`Its sources have emitted ${format.exactCount(sum(sources, (vertex) => vertex.totals?.records_out))} records`, ...taskCounts(job)];
+  return [
+    `Its sources have emitted ${format.exactCount(sum(sources, (vertex) => vertex.totals?.records_out))} records`,
+    ...taskCounts(job),
+  ];
 }
 
 function taskCounts(job) {
@@ -100,34 +132,109 @@ function taskCounts(job) {
   for (const { tasks } of job.vertices) {
     for (const [state, count] of Object.entries(tasks)) counts[state] = (counts[state] ?? 0) + count;
   }
-  return [`Tasks: ${Object.entries(counts).filter(([, count]) => count).map(([state, count]) => `${format.exactCount(count)} ${state}`).join(", ") || "none"}`];
+  return [
+    `Tasks: ${
+      Object.entries(counts)
+        .filter(([, count]) => count)
+        .map(([state, count]) => `${format.exactCount(count)} ${state}`)
+        .join(", ") || "none"
+    }`,
+  ];
 }
 
 function Vertices({ job, series, selected }) {
   const any = (read) => job.vertices.some((vertex) => read(vertex));
   const consumed = new Set(job.vertices.flatMap((vertex) => vertex.inputs));
   const rate = (direction, title, has, wide) => ({
-    key: direction, title, wide, align: "right", value: (vertex) => (has(vertex) ? vertex.rates?.[direction] : null),
-    cell: (vertex) => has(vertex) && html`<span title=${`${format.exactCount(vertex.totals?.[direction])} in all`}>${format.rate(vertex.rates?.[direction])}</span>`,
+    key: direction,
+    title,
+    wide,
+    align: "right",
+    value: (vertex) => (has(vertex) ? vertex.rates?.[direction] : null),
+    cell: (vertex) =>
+      has(vertex) &&
+      html`<span title=${`${format.exactCount(vertex.totals?.[direction])} in all`}>
+        ${format.rate(vertex.rates?.[direction])}</span>`,
   });
   const columns = [
-    { key: "number", title: "#", wide: true, cell: (vertex) => html`<span class="muted">${job.vertices.indexOf(vertex) + 1}</span>` },
-    { key: "name", title: "Vertex", className: "name", value: (vertex) => vertex.name, cell: (vertex) => html`
-      <a class="clip" href=${href(["jobs", job.id, "vertices", vertex.id])} title=${vertex.name}>${vertex.name}</a>` },
-    { key: "tasks", title: "Tasks", wide: true, value: (vertex) => vertex.parallelism, cell: (vertex) => html`<${Tasks} tasks=${vertex.tasks} compact />` },
+    {
+      key: "number",
+      title: "#",
+      wide: true,
+      cell: (vertex) => html`<span class="muted">${job.vertices.indexOf(vertex) + 1}</span>`,
+    },
+    {
+      key: "name",
+      title: "Vertex",
+      className: "name",
+      value: (vertex) => vertex.name,
+      cell: (vertex) => html`
+      <a class="clip" href=${href(["jobs", job.id, "vertices", vertex.id])} title=${vertex.name}>${vertex.name}</a>`,
+    },
+    {
+      key: "tasks",
+      title: "Tasks",
+      wide: true,
+      value: (vertex) => vertex.parallelism,
+      cell: (vertex) => html`<${Tasks} tasks=${vertex.tasks} compact />`,
+    },
     rate("records_in", "Records in", ({ inputs }) => inputs.length > 0, false),
     rate("records_out", "Records out", ({ id }) => consumed.has(id), true),
-    { key: "hour", title: "Last hour", wide: true, cell: (vertex) => {
-      const own = series[vertex.id];
-      const values = vertex.inputs.length ? own?.records_in : own?.records_out;
-      return html`<${Sparkline} values=${values} label="Records per second, last hour" />`;
-    } },
-    { key: "busy", title: "Time", numeric: true, value: (vertex) => vertex.time?.busy, help: "Sorts by the busy share", cell: (vertex) => html`<${Time} vertex=${vertex} />` },
-    any((vertex) => vertex.skew) && { key: "skew", title: "Skew", wide: true, value: (vertex) => vertex.skew?.share, cell: (vertex) => vertex.skew
-      ? html`<${Label} tone="warn" title=${`Subtask ${vertex.skew.subtask} receives ${format.percent(vertex.skew.share)} of the records`}>${format.percent(vertex.skew.share)} to ${vertex.skew.subtask}<//>` : format.UNKNOWN },
-    any((vertex) => format.known(vertex.watermark_lag_ms)) && { key: "lag", title: "Lag", help: "The time between the clock and the watermark", align: "right", wide: true, value: (vertex) => vertex.watermark_lag_ms, cell: (vertex) => format.duration(vertex.watermark_lag_ms) },
-    any((vertex) => format.known(vertex.state_bytes)) && { key: "state", title: "State", help: "Size in the last checkpoint", align: "right", wide: true, value: (vertex) => vertex.state_bytes, cell: (vertex) => html`<${Bytes} value=${vertex.state_bytes} />` },
-    any((vertex) => vertex.late_dropped) && { key: "late", title: "Late", help: "Late records that were dropped", align: "right", wide: true, value: (vertex) => vertex.late_dropped, cell: (vertex) => html`<${Count} value=${vertex.late_dropped} />` },
+    {
+      key: "hour",
+      title: "Last hour",
+      wide: true,
+      cell: (vertex) => {
+        const own = series[vertex.id];
+        const values = vertex.inputs.length ? own?.records_in : own?.records_out;
+        return html`<${Sparkline} values=${values} label="Records per second, last hour" />`;
+      },
+    },
+    {
+      key: "busy",
+      title: "Time",
+      numeric: true,
+      value: (vertex) => vertex.time?.busy,
+      help: "Sorts by the busy share",
+      cell: (vertex) => html`<${Time} vertex=${vertex} />`,
+    },
+    any((vertex) => vertex.skew) && {
+      key: "skew",
+      title: "Skew",
+      wide: true,
+      value: (vertex) => vertex.skew?.share,
+      cell: (vertex) =>
+        vertex.skew
+          ? html`<${Skew} skew=${vertex.skew} />`
+          : format.UNKNOWN,
+    },
+    any((vertex) => format.known(vertex.watermark_lag_ms)) && {
+      key: "lag",
+      title: "Lag",
+      help: "The time between the clock and the watermark",
+      align: "right",
+      wide: true,
+      value: (vertex) => vertex.watermark_lag_ms,
+      cell: (vertex) => format.duration(vertex.watermark_lag_ms),
+    },
+    any((vertex) => format.known(vertex.state_bytes)) && {
+      key: "state",
+      title: "State",
+      help: "Size in the last checkpoint",
+      align: "right",
+      wide: true,
+      value: (vertex) => vertex.state_bytes,
+      cell: (vertex) => html`<${Bytes} value=${vertex.state_bytes} />`,
+    },
+    any((vertex) => vertex.late_dropped) && {
+      key: "late",
+      title: "Late",
+      help: "Late records that were dropped",
+      align: "right",
+      wide: true,
+      value: (vertex) => vertex.late_dropped,
+      cell: (vertex) => html`<${Count} value=${vertex.late_dropped} />`,
+    },
   ].filter(Boolean);
   return html`<section class="card" aria-labelledby="vertices-title">
     <header><h2 id="vertices-title">Vertices</h2></header>
@@ -136,6 +243,13 @@ function Vertices({ job, series, selected }) {
   </section>`;
 }
 
+function Skew({ skew: { subtask, share } }) {
+  const part = format.percent(share);
+  return html`<${Label} tone="warn" title=${`Subtask ${subtask} receives ${part} of the records`}>
+    ${part} to ${subtask}<//>`;
+}
+
 function Time({ vertex }) {
-  return html`<span class="time-cell"><span>${format.percent(vertex.time?.busy)}</span><${TimeShares} time=${vertex.time} /></span>`;
+  return html`<span class="time-cell">
+    <span>${format.percent(vertex.time?.busy)}</span><${TimeShares} time=${vertex.time} /></span>`;
 }

@@ -13,7 +13,8 @@ export default function Overview({ query }) {
   if (cluster.error && !cluster.data) {
     return html`<h1 class="sr-only">Overview</h1><div class="card"><${Failure} error=${cluster.error} /></div>`;
   }
-  if (!cluster.data || (!jobs.data && !jobs.error)) { // together, so that no card moves another
+  if (!cluster.data || (!jobs.data && !jobs.error)) {
+    // together, so that no card moves another
     return html`<h1 class="sr-only">Overview</h1><${Tiles} cluster=${cluster.data} jobs=${jobs.data} />
       <div class="card"><${Loading} rows=${12} /></div>`;
   }
@@ -45,6 +46,7 @@ function Tiles({ cluster, jobs }) {
   const active = (jobs?.jobs ?? []).filter(({ status }) => !ENDED.has(status));
   const unsettled = active.filter(({ status }) => status !== "RUNNING").length;
   const leader = cluster?.masters?.find(({ office, leads }) => leads && /dispatcher/i.test(office));
+  const epoch = leader && format.known(leader.epoch) ? `epoch ${leader.epoch}, ` : "";
   const standbys = (cluster?.masters ?? []).filter(({ leads }) => !leads).length;
   return html`<div class="tiles">
     <${Tile} label="Active jobs" value=${jobs ? format.exactCount(active.length) : waits}
@@ -54,17 +56,26 @@ function Tiles({ cluster, jobs }) {
     <${Tile} label="Slots in use" value=${slots ? html`${used} <small>of ${slots.total}</small>` : waits}
       note=${slots ? slotNote(slots) : waits}>
       <${Shares} label="Slots" parts=${[
-    { name: "part-1", label: "in use", share: share(used) },
-    { name: "part-2", label: "warm", share: share(slots?.warm) },
-    { name: "part-rest", label: "free", share: share(cold) },
-  ]} />
+        { name: "part-1", label: "in use", share: share(used) },
+        { name: "part-2", label: "warm", share: share(slots?.warm) },
+        { name: "part-rest", label: "free", share: share(cold) },
+      ]} />
     <//>
     <${Tile} label="TaskExecutors" value=${cluster ? executors.length : waits}
-      note=${!cluster ? waits : troubled ? html`<span class="bad-text">${format.counted(troubled, "problem")}</span>`
-    : stopping ? `${stopping} stopping` : executors.length ? "no problems" : "none registered"} />
+      note=${
+        !cluster
+          ? waits
+          : troubled
+            ? html`<span class="bad-text">${format.counted(troubled, "problem")}</span>`
+            : stopping
+              ? `${stopping} stopping`
+              : executors.length
+                ? "no problems"
+                : "none registered"
+      } />
     <${Tile} label="Leading Dispatcher" title=${leader?.address}
       value=${!cluster ? waits : leader ? leader.address : html`<span class="bad-text">none</span>`}
-      note=${!cluster ? waits : `${leader && format.known(leader.epoch) ? `epoch ${leader.epoch}, ` : ""}${format.counted(standbys, "standby", "standbys")}`} />
+      note=${!cluster ? waits : epoch + (standbys ? format.counted(standbys, "standby", "standbys") : "no standby")} />
   </div>`;
 }
 
@@ -83,7 +94,11 @@ const FILTERS = [
   { name: "", title: "All", keep: () => true },
   { name: "active", title: "Active", keep: (job) => !ENDED.has(job.status) },
   { name: "ended", title: "Ended", keep: (job) => ENDED.has(job.status) },
-  { name: "failed", title: "Failed", keep: (job) => ["FAILED", "FAILING", "RESTARTING"].includes(job.status) },
+  {
+    name: "failed",
+    title: "Failed",
+    keep: (job) => ["FAILED", "FAILING", "RESTARTING"].includes(job.status),
+  },
 ];
 const SHOWN = 200; // rows of the table; the filter finds the others
 
@@ -92,35 +107,82 @@ function Jobs({ poll, query }) {
   const text = (query.text ?? "").trim().toLowerCase();
   const all = poll.data?.jobs ?? [];
   const matching = useMemo(
-    () => all.filter((job) => filter.keep(job) && (!text || `${job.name} ${job.id} ${job.owner ?? ""}`.toLowerCase().includes(text)))
-      .sort((a, b) => ENDED.has(a.status) - ENDED.has(b.status) || b.start_ms - a.start_ms),
+    () =>
+      all
+        .filter(
+          (job) =>
+            filter.keep(job) &&
+            (!text || `${job.name} ${job.id} ${job.owner ?? ""}`.toLowerCase().includes(text)),
+        )
+        .sort((a, b) => ENDED.has(a.status) - ENDED.has(b.status) || b.start_ms - a.start_ms),
     [poll.data, filter, text],
   );
   const now = poll.data?.now_ms;
   const owners = all.some(({ owner }) => owner);
   const columns = [
-    { key: "name", title: "Job", className: "name", value: (job) => job.name, cell: (job) => html`
-      <a class="clip" href=${href(["jobs", job.id])} title=${job.name}>${job.name || job.id}</a>` },
-    { key: "status", title: "State", value: (job) => job.status, cell: (job) => html`<${State} name=${job.status} />` },
-    { key: "tasks", title: "Tasks", wide: true, cell: (job) => html`<${Tasks} tasks=${job.tasks} compact />` },
-    owners && { key: "owner", title: "Owner", wide: true, value: (job) => job.owner ?? "", cell: (job) => job.owner ?? format.UNKNOWN },
-    { key: "start", title: "Started", align: "right", wide: true, value: (job) => job.start_ms, cell: (job) => html`<${Time} ms=${job.start_ms} now=${now} />` },
-    { key: "duration", title: "Duration", align: "right", value: (job) => job.duration_ms, cell: (job) => html`<${Elapsed} start=${job.start_ms} end=${job.end_ms} />` },
+    {
+      key: "name",
+      title: "Job",
+      className: "name",
+      value: (job) => job.name,
+      cell: (job) => html`
+      <a class="clip" href=${href(["jobs", job.id])} title=${job.name}>${job.name || job.id}</a>`,
+    },
+    {
+      key: "status",
+      title: "State",
+      value: (job) => job.status,
+      cell: (job) => html`<${State} name=${job.status} />`,
+    },
+    {
+      key: "tasks",
+      title: "Tasks",
+      wide: true,
+      cell: (job) => html`<${Tasks} tasks=${job.tasks} compact />`,
+    },
+    owners && {
+      key: "owner",
+      title: "Owner",
+      wide: true,
+      value: (job) => job.owner ?? "",
+      cell: (job) => job.owner ?? format.UNKNOWN,
+    },
+    {
+      key: "start",
+      title: "Started",
+      align: "right",
+      wide: true,
+      value: (job) => job.start_ms,
+      cell: (job) => html`<${Time} ms=${job.start_ms} now=${now} />`,
+    },
+    {
+      key: "duration",
+      title: "Duration",
+      align: "right",
+      value: (job) => job.duration_ms,
+      cell: (job) => html`<${Elapsed} start=${job.start_ms} end=${job.end_ms} />`,
+    },
   ].filter(Boolean);
   return html`<section class="card" aria-labelledby="jobs-title">
     <header>
       <h2 id="jobs-title">Jobs</h2>
-      <div class="segments push" role="group" aria-label="Which jobs">${FILTERS.map(({ name, title }) => html`
+      <div class="segments push" role="group" aria-label="Which jobs">${FILTERS.map(
+        ({ name, title }) => html`
         <button key=${name} type="button" aria-pressed=${name === filter.name ? "true" : "false"}
-          onClick=${() => setQuery({ show: name })}>${title}</button>`)}</div>
+          onClick=${() => setQuery({ show: name })}>${title}</button>`,
+      )}</div>
       <input class="input" type="search" placeholder="Name, id or owner" aria-label="Filter jobs"
         value=${query.text ?? ""} onInput=${(event) => setQuery({ text: event.currentTarget.value })} />
     </header>
     <${Loaded} poll=${poll} rows=${6}>${() => html`
       <${Table} caption="Jobs" columns=${columns} rows=${matching.slice(0, SHOWN)} rowKey=${(job) => job.id}
-        empty=${all.length ? html`<${Empty} title="No job matches">Choose All, or clear the text.<//>`
-    : html`<${Empty} title="No jobs yet">Submit one: <code>firesteel run job.py</code><//>`} />
-      ${matching.length > SHOWN && html`<footer>The first ${SHOWN} of ${format.counted(matching.length, "job")}; filter to see others.</footer>`}`}<//>
+        empty=${
+          all.length
+            ? html`<${Empty} title="No job matches">Choose All, or clear the text.<//>`
+            : html`<${Empty} title="No jobs yet">Submit one: <code>firesteel run job.py</code><//>`
+        } />
+      ${matching.length > SHOWN && html`
+        <footer>The first ${SHOWN} of ${format.counted(matching.length, "job")}; filter to see others.</footer>`}`}<//>
   </section>`;
 }
 
@@ -129,13 +191,48 @@ function Jobs({ poll, query }) {
 function TaskExecutors({ poll }) {
   const stored = poll.data?.task_executors.some(({ stored_bytes: bytes }) => bytes);
   const columns = [
-    { key: "host", title: "Host", value: (row) => row.host, cell: (row) => html`<span class="clip" title=${row.host}>${row.host}</span>` },
-    { key: "id", title: "TaskExecutor", wide: true, value: (row) => row.id, cell: (row) => html`<code title=${row.id}>${format.shortId(row.id)}</code>` },
-    { key: "address", title: "Address", wide: true, value: (row) => row.address, cell: (row) => html`<span class="mono">${row.address}</span>` },
+    {
+      key: "host",
+      title: "Host",
+      value: (row) => row.host,
+      cell: (row) => html`<span class="clip" title=${row.host}>${row.host}</span>`,
+    },
+    {
+      key: "id",
+      title: "TaskExecutor",
+      wide: true,
+      value: (row) => row.id,
+      cell: (row) => html`<code title=${row.id}>${format.shortId(row.id)}</code>`,
+    },
+    {
+      key: "address",
+      title: "Address",
+      wide: true,
+      value: (row) => row.address,
+      cell: (row) => html`<span class="mono">${row.address}</span>`,
+    },
     { key: "pid", title: "Pid", align: "right", wide: true, value: (row) => row.pid, cell: (row) => row.pid },
-    { key: "slots", title: "Slots in use", numeric: true, value: (row) => row.slots - row.slots_free, cell: (row) => html`<${SlotBar} row=${row} />` },
-    stored && { key: "stored", title: "Results", align: "right", wide: true, value: (row) => row.stored_bytes, cell: (row) => html`<${Bytes} value=${row.stored_bytes} />` },
-    { key: "state", title: "State", value: (row) => `${row.problem}${row.stops}`, cell: (row) => html`<${Health} row=${row} />` },
+    {
+      key: "slots",
+      title: "Slots in use",
+      numeric: true,
+      value: (row) => row.slots - row.slots_free,
+      cell: (row) => html`<${SlotBar} row=${row} />`,
+    },
+    stored && {
+      key: "stored",
+      title: "Results",
+      align: "right",
+      wide: true,
+      value: (row) => row.stored_bytes,
+      cell: (row) => html`<${Bytes} value=${row.stored_bytes} />`,
+    },
+    {
+      key: "state",
+      title: "State",
+      value: (row) => `${row.problem}${row.stops}`,
+      cell: (row) => html`<${Health} row=${row} />`,
+    },
   ].filter(Boolean);
   return html`<section class="card" aria-labelledby="executors-title">
     <header><h2 id="executors-title">TaskExecutors</h2></header>
@@ -166,10 +263,27 @@ const OFFICES = { dispatcher: "Dispatcher", resource_manager: "ResourceManager" 
 function Masters({ poll }) {
   const columns = [
     { key: "office", title: "Master", cell: (row) => OFFICES[row.office] ?? row.office },
-    { key: "address", title: "Address", cell: (row) => html`<span class="mono">${row.address}</span>` },
-    { key: "role", title: "Role", cell: (row) => (row.problem ? html`<${Label} tone="bad">unreachable<//>`
-      : row.leads ? html`<${Label} tone="ok">leads<//>` : html`<${Label}>standby<//>`) },
-    { key: "epoch", title: "Epoch", align: "right", cell: (row) => (row.leads ? format.exactCount(row.epoch) : format.UNKNOWN) },
+    {
+      key: "address",
+      title: "Address",
+      cell: (row) => html`<span class="mono">${row.address ?? format.UNKNOWN}</span>`,
+    },
+    {
+      key: "role",
+      title: "Role",
+      cell: (row) =>
+        row.problem
+          ? html`<${Label} tone="bad">unreachable<//>`
+          : row.leads
+            ? html`<${Label} tone="ok">leads<//>`
+            : html`<${Label}>standby<//>`,
+    },
+    {
+      key: "epoch",
+      title: "Epoch",
+      align: "right",
+      cell: (row) => (row.leads ? format.exactCount(row.epoch) : format.UNKNOWN),
+    },
   ];
   return html`<section class="card" aria-labelledby="masters-title">
     <header><h2 id="masters-title">Masters</h2></header>
@@ -184,23 +298,32 @@ function Masters({ poll }) {
 function Waiting({ poll }) {
   return html`<section class="card" aria-labelledby="waiting-title">
     <header><h2 id="waiting-title">Waiting</h2></header>
-    <${Loaded} poll=${poll} rows=${3}>${({ waiting }) => (waiting.length ? html`
-      <ul class="events">${waiting.map((item) => html`<li key=${item.job_id}>
+    <${Loaded} poll=${poll} rows=${3}>${({ waiting }) =>
+      waiting.length
+        ? html`
+      <ul class="events">${waiting.map(
+        (item) => html`<li key=${item.job_id}>
         <a class="clip" href=${href(["jobs", item.job_id])} title=${item.name}>${item.name || item.job_id}</a>
-        <div class="small wrap">${item.explanation}</div></li>`)}</ul>`
-    : html`<${Empty} title="Nothing waits">Every job has the slots it needs.<//>`)}<//>
+        <div class="small wrap">${item.explanation}</div></li>`,
+      )}</ul>`
+        : html`<${Empty} title="Nothing waits">Every job has the slots it needs.<//>`}<//>
   </section>`;
 }
 
 function Failures({ poll }) {
   return html`<section class="card" aria-labelledby="failures-title">
     <header><h2 id="failures-title">Recent failures</h2></header>
-    <${Loaded} poll=${poll} rows=${4}>${({ failures, now_ms: now }) => (failures.length ? html`
-      <ul class="events">${failures.map((item, index) => html`<li key=${`${item.job_id} ${item.timestamp_ms} ${index}`}>
-        <div class="event-head"><a class="clip" href=${href(["jobs", item.job_id, "exceptions"])} title=${item.name}>${item.name || item.job_id}</a>
+    <${Loaded} poll=${poll} rows=${4}>${({ failures, now_ms: now }) =>
+      failures.length
+        ? html`
+      <ul class="events">${failures.map(
+        (item, index) => html`<li key=${`${item.job_id} ${item.timestamp_ms} ${index}`}>
+        <div class="event-head">
+          <a class="clip" href=${href(["jobs", item.job_id, "exceptions"])} title=${item.name}>${item.name || item.job_id}</a>
           <span class="muted small"><${Time} ms=${item.timestamp_ms} now=${now} /></span></div>
         <div class="small wrap failure-summary">${item.summary}</div>
-        ${item.task && html`<div class="muted small wrap">${item.task}</div>`}</li>`)}</ul>`
-    : html`<${Empty} title="No failures">No task has failed recently.<//>`)}<//>
+        ${item.task && html`<div class="muted small wrap">${item.task}</div>`}</li>`,
+      )}</ul>`
+        : html`<${Empty} title="No failures">No task has failed recently.<//>`}<//>
   </section>`;
 }

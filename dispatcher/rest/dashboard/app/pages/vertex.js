@@ -6,7 +6,19 @@ import { ENDED_POLL_MS, POLL_MS, usePoll } from "../poll.js";
 import { href, setQuery } from "../router.js";
 import { JobPage } from "../ui/job_page.js";
 import { Pager, Table } from "../ui/table.js";
-import { Bytes, Count, Elapsed, ENDED, Label, Shares, State, Tasks, Tile, Time, TimeShares } from "../ui/values.js";
+import {
+  Bytes,
+  Count,
+  Elapsed,
+  ENDED,
+  Label,
+  Shares,
+  State,
+  Tasks,
+  Tile,
+  Time,
+  TimeShares,
+} from "../ui/values.js";
 import { VertexCharts } from "../ui/vertex_charts.js";
 import { Empty, Failure, Loaded } from "../ui/views.js";
 
@@ -19,9 +31,12 @@ export default function Vertex({ params, query }) {
     every: ({ subtasks }) => (subtasks.every(hasEnded) ? ENDED_POLL_MS : POLL_MS),
   });
   const find = (job) => job.vertices.find(({ id }) => id === params.vertex);
-  return html`<${JobPage} id=${params.job} tab="graph" titleOf=${(job) => find(job)?.name ?? "Vertex"}>${(job) => {
+  return html`<${JobPage} id=${params.job} tab="graph" titleOf=${(job) => find(job)?.name ?? "Vertex"}>${(
+    job,
+  ) => {
     const vertex = find(job);
-    if (!vertex) return html`<${Failure} error=${{ message: "The job has no such vertex." }} title="Not found" />`;
+    if (!vertex)
+      return html`<${Failure} error=${{ message: "The job has no such vertex." }} title="Not found" />`;
     return html`<${Content} job=${job} vertex=${vertex} poll=${poll} offset=${offset} query=${query} />`;
   }}<//>`;
 }
@@ -48,8 +63,13 @@ function Head({ job, vertex }) {
     <div class="head-facts">
       <span>Parallelism <b>${format.exactCount(vertex.parallelism)}</b> of at most <b>${format.exactCount(vertex.max_parallelism)}</b></span>
       <span>Slot sharing group <b>${vertex.slot_sharing_group || "default"}</b></span>
-      ${inputs.length > 0 && html`<span class="inputs">Reads from ${inputs.map((input, index) => html`${index > 0 && ", "}<a
-        key=${input.id} href=${href(["jobs", job.id, "vertices", input.id])}>${input.name}</a>`)}</span>`}
+      ${
+        inputs.length > 0 &&
+        html`<span class="inputs">Reads from ${inputs.map(
+          (input, index) => html`${index > 0 && ", "}<a
+        key=${input.id} href=${href(["jobs", job.id, "vertices", input.id])}>${input.name}</a>`,
+        )}</span>`
+      }
       ${Object.values(vertex.tasks).filter(Boolean).length > 1 && html`<${Tasks} tasks=${vertex.tasks} />`}
     </div>
   </div>`;
@@ -58,11 +78,13 @@ function Head({ job, vertex }) {
 function Numbers({ vertex }) {
   const { rates, totals, skew } = vertex;
   return html`<div class="tiles small-tiles">
-    <${Tile} label="Records in" value=${vertex.inputs.length ? format.rate(rates?.records_in) : format.UNKNOWN} note=${`${format.count(totals?.records_in)} in all`} />
+    <${Tile} label="Records in" value=${vertex.inputs.length ? format.rate(rates?.records_in) : format.UNKNOWN}
+      note=${`${format.count(totals?.records_in)} in all`} />
     <${Tile} label="Records out" value=${format.rate(rates?.records_out)} note=${`${format.count(totals?.records_out)} in all`} />
     <${Tile} label="Bytes in" value=${format.byteRate(rates?.bytes_in)} note=${`${format.bytes(totals?.bytes_in)} in all`} />
     <${Tile} label="Bytes out" value=${format.byteRate(rates?.bytes_out)} note=${`${format.bytes(totals?.bytes_out)} in all`} />
-    <${Tile} label="Watermark lag" value=${format.duration(vertex.watermark_lag_ms)} note=${html`<${Time} ms=${vertex.watermark_ms} />`} title="The time between the clock and the watermark" />
+    <${Tile} label="Watermark lag" value=${format.duration(vertex.watermark_lag_ms)}
+      note=${html`<${Time} ms=${vertex.watermark_ms} />`} title="The time between the clock and the watermark" />
     <${Tile} label="State" value=${format.bytes(vertex.state_bytes)} note="last checkpoint" />
     <${Tile} label="Late records" value=${format.count(vertex.late_dropped)} note="dropped" />
     <${Tile} label="Skew" value=${skew ? html`<span class="warn-text">${format.percent(skew.share)}</span>` : "none"}
@@ -77,18 +99,35 @@ function Work({ time }) {
   const rest = Math.max(0, busy - measured.reduce((sum, share) => sum + share, 0));
   const known = format.known(time?.busy);
   const parts = [
-    { name: "part-1", label: "Spark", share: known ? time.spark : null, help: "plans, and rows into and out of the JVM" },
-    { name: "part-3", label: "Python", share: known ? time.python : null, help: "functions and operators in Python" },
+    {
+      name: "part-1",
+      label: "Spark",
+      share: known ? time.spark : null,
+      help: "plans, and rows into and out of the JVM",
+    },
+    {
+      name: "part-3",
+      label: "Python",
+      share: known ? time.python : null,
+      help: "functions and operators in Python",
+    },
     { name: "part-2", label: "Exchange", share: known ? time.exchange : null, help: "sending batches" },
     { name: "part-4", label: "Other work", share: known ? rest : null, help: "busy, and none of the others" },
-    { name: "back-pressured", label: "Back-pressured", share: time?.back_pressured, help: "waiting for its consumers" },
+    {
+      name: "back-pressured",
+      label: "Back-pressured",
+      share: time?.back_pressured,
+      help: "waiting for its consumers",
+    },
     { name: "part-rest", label: "Idle", share: time?.idle, help: "waiting for input" },
   ];
   return html`<section class="card" aria-labelledby="work-title">
     <header><h2 id="work-title">Where its time goes</h2></header>
     <div class="card-body work"><${Shares} parts=${parts} label="Time" />
-      <ul class="legend">${parts.map((part) => html`<li key=${part.label} title=${part.help}>
-        <i class=${`swatch ${part.name}`} />${part.label} <b>${format.percent(part.share)}</b></li>`)}</ul>
+      <ul class="legend">${parts.map(
+        (part) => html`<li key=${part.label} title=${part.help}>
+        <i class=${`swatch ${part.name}`} />${part.label} <b>${format.percent(part.share)}</b></li>`,
+      )}</ul>
     </div>
   </section>`;
 }
@@ -97,8 +136,13 @@ function Work({ time }) {
 
 function engine(operator) {
   const text = operator.computes || (operator.runs_on_spark ? "Spark" : "Python");
-  const name = ["Spark", "Firesteel", "Arrow", "Python"].find((candidate) => text.startsWith(candidate)) ?? text;
-  return { name, text, tone: { Spark: "done", Firesteel: "ok", Arrow: "ok", Python: "warn" }[name] ?? "still" };
+  const name =
+    ["Spark", "Firesteel", "Arrow", "Python"].find((candidate) => text.startsWith(candidate)) ?? text;
+  return {
+    name,
+    text,
+    tone: { Spark: "done", Firesteel: "ok", Arrow: "ok", Python: "warn" }[name] ?? "still",
+  };
 }
 
 /** Operators in groups: those of a group run in one plan on Spark. */
@@ -115,16 +159,27 @@ function Operators({ vertex, plans }) {
   return html`<section class="card" aria-labelledby="operators-title">
     <header><h2 id="operators-title">Operators</h2>
       <span class="muted small">where each one runs, and what excludes the faster way</span></header>
-    ${vertex.operators.length ? html`<ol class="operators">${groupsOf(vertex.operators).map((group) => html`
+    ${
+      vertex.operators.length
+        ? html`<ol class="operators">${groupsOf(vertex.operators).map(
+            (group) => html`
       <li key=${group[0].id} class=${group.length > 1 ? "fused" : undefined}>
         ${group.length > 1 && html`<div class="fused-title">One plan on Spark of ${group.length} operators</div>`}
         ${group.map((operator) => html`<${Operator} key=${operator.id} operator=${operator} plan=${plans[operator.id]} />`)}
-      </li>`)}</ol>` : html`<${Empty} title="No operators" />`}
+      </li>`,
+          )}</ol>`
+        : html`<${Empty} title="No operators" />`
+    }
   </section>`;
 }
 
 function Operator({ operator, plan }) {
   const { name, text, tone } = engine(operator);
+  const reason = !operator.computes
+    ? "not reported yet"
+    : name === "Python"
+      ? "a function of the program"
+      : "the fastest way";
   return html`<div class="operator">
     <div class="operator-name"><b>${operator.name}</b>
       ${operator.kind && operator.kind !== operator.name && html`<span class="muted small"> ${operator.kind}</span>`}
@@ -133,9 +188,12 @@ function Operator({ operator, plan }) {
     <div class="operator-engine"><${Label} tone=${tone}>${name}<//>
       <span class="small">${text !== name && text}</span>
       ${operator.reads && html`<div class="small"><span class="muted">reads by</span> ${operator.reads}</div>`}</div>
-    <div class="operator-reason small">${operator.reason || html`<span class="muted">${operator.computes ? "the fastest way" : "not reported yet"}</span>`}</div>
-    ${plan && html`<details class="plan"><summary>Spark plan</summary>
-      <pre tabindex="0" aria-label=${`The plan of ${operator.name}`}>${plan}</pre></details>`}
+    <div class="operator-reason small">${operator.reason || html`<span class="muted">${reason}</span>`}</div>
+    ${
+      plan &&
+      html`<details class="plan"><summary>Spark plan</summary>
+      <pre tabindex="0" aria-label=${`The plan of ${operator.name}`}>${plan}</pre></details>`
+    }
   </div>`;
 }
 
@@ -145,21 +203,52 @@ function Subtasks({ poll, vertex, offset, query }) {
   const [open, setOpen] = useState(() => new Set());
   const last = useRef(null);
   last.current = poll.data ?? last.current; // while the next page is read, the previous one is shown
-  const toggle = (index) => setOpen((before) => {
-    const after = new Set(before);
-    if (!after.delete(index)) after.add(index);
-    return after;
-  });
+  const toggle = (index) =>
+    setOpen((before) => {
+      const after = new Set(before);
+      if (!after.delete(index)) after.add(index);
+      return after;
+    });
   const sort = { key: query.sort ?? "index", descending: query.order === "desc" };
-  const metric = (key, title, cell, extra = {}) => ({ key, title, align: "right", wide: true, ...extra, cell: ({ attempts }) => cell(attempts.at(-1)?.metrics ?? {}) });
+  const metric = (key, title, cell, extra = {}) => ({
+    key,
+    title,
+    align: "right",
+    wide: true,
+    ...extra,
+    cell: ({ attempts }) => cell(attempts.at(-1)?.metrics ?? {}),
+  });
   const columns = [
     { key: "index", title: "#", sortable: true, cell: ({ index }) => index },
-    { key: "state", title: "State", cell: ({ attempts }) => html`<${State} name=${attempts.at(-1)?.state ?? "CREATED"} />` },
-    { key: "attempts", title: "Attempts", cell: (subtask) => html`<${Attempts} subtask=${subtask} open=${open.has(subtask.index)} onToggle=${toggle} />` },
-    { key: "host", title: "Host", wide: true, cell: ({ attempts }) => html`<${Place} attempt=${attempts.at(-1)} />` },
-    metric("records_in", "In", (m) => html`<${Amounts} records=${m.records_in} bytes=${m.bytes_in} />`, { sortable: true, wide: false }),
+    {
+      key: "state",
+      title: "State",
+      cell: ({ attempts }) => html`<${State} name=${attempts.at(-1)?.state ?? "CREATED"} />`,
+    },
+    {
+      key: "attempts",
+      title: "Attempts",
+      cell: (subtask) =>
+        html`<${Attempts} subtask=${subtask} open=${open.has(subtask.index)} onToggle=${toggle} />`,
+    },
+    {
+      key: "host",
+      title: "Host",
+      wide: true,
+      cell: ({ attempts }) => html`<${Place} attempt=${attempts.at(-1)} />`,
+    },
+    metric("records_in", "In", (m) => html`<${Amounts} records=${m.records_in} bytes=${m.bytes_in} />`, {
+      sortable: true,
+      wide: false,
+    }),
     metric("records_out", "Out", (m) => html`<${Amounts} records=${m.records_out} bytes=${m.bytes_out} />`),
-    metric("busy", "Busy", (m) => html`<span class="time-cell"><span>${format.percent(m.busy)}</span><${TimeShares} time=${m} /></span>`, { sortable: true, wide: false, align: undefined, numeric: true }),
+    metric(
+      "busy",
+      "Busy",
+      (m) =>
+        html`<span class="time-cell"><span>${format.percent(m.busy)}</span><${TimeShares} time=${m} /></span>`,
+      { sortable: true, wide: false, align: undefined, numeric: true },
+    ),
     metric("back_pressured", "Back-pressured", (m) => format.percent(m.back_pressured), { sortable: true }),
     metric("spark", "Spark", (m) => format.percent(m.spark)),
     metric("python", "Python", (m) => format.percent(m.python)),
@@ -167,10 +256,15 @@ function Subtasks({ poll, vertex, offset, query }) {
   ];
   return html`<section class="card" aria-labelledby="subtasks-title">
     <header><h2 id="subtasks-title">Subtasks</h2>
-      <div class="push">${last.current && html`<${Pager} offset=${offset} limit=${PAGE} total=${last.current.total} noun="subtasks"
-        onOffset=${(to) => setQuery({ offset: to || undefined })} />`}</div></header>
+      <div class="push">${
+        last.current &&
+        html`
+        <${Pager} offset=${offset} limit=${PAGE} total=${last.current.total} noun="subtasks"
+        onOffset=${(to) => setQuery({ offset: to || undefined })} />`
+      }</div></header>
     <${Loaded} poll=${{ ...poll, data: last.current }} rows=${8}>${({ subtasks }) => html`
-      <div aria-busy=${poll.loading ? "true" : "false"} class="subtasks"><${Table} caption="Subtasks" columns=${columns} rows=${subtasks} rowKey=${({ index }) => index}
+      <div aria-busy=${poll.loading ? "true" : "false"} class="subtasks">
+        <${Table} caption="Subtasks" columns=${columns} rows=${subtasks} rowKey=${({ index }) => index}
         sort=${sort} onSort=${({ key, descending }) => setQuery({ sort: key, order: descending ? "desc" : "asc", offset: undefined })}
         rowClass=${({ index }) => (index === vertex.skew?.subtask ? "hot" : undefined)}
         after=${(subtask) => open.has(subtask.index) && html`<${AllAttempts} attempts=${subtask.attempts} />`} /></div>`}<//>
@@ -184,9 +278,11 @@ function Amounts({ records, bytes }) {
 function Attempts({ subtask, open, onToggle }) {
   const { attempts, index } = subtask;
   const failures = attempts.filter(({ error }) => error).length;
-  return html`<button type="button" class="button compact plain" aria-expanded=${open ? "true" : "false"} onClick=${() => onToggle(index)}>
+  return html`<button type="button" class="button compact plain"
+    aria-expanded=${open ? "true" : "false"} onClick=${() => onToggle(index)}>
     <span aria-hidden="true">${open ? "▾" : "▸"}</span>${attempts.length}<span class="sr-only">
-      ${attempts.length === 1 ? "attempt" : "attempts"} of subtask ${index}</span>${failures > 0 && html`<span class="bad-text">${failures} failed</span>`}</button>`;
+      ${attempts.length === 1 ? "attempt" : "attempts"} of subtask ${index}</span>
+    ${failures > 0 && html`<span class="bad-text">${failures} failed</span>`}</button>`;
 }
 
 function Place({ attempt }) {
@@ -195,7 +291,18 @@ function Place({ attempt }) {
     <span class="muted mono"> ${format.shortId(attempt.task_executor_id)}/${attempt.slot}</span></span>`;
 }
 
-const STATES = ["CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING", "RECONCILING", "CANCELING", "FINISHED", "CANCELED", "FAILED"];
+const STATES = [
+  "CREATED",
+  "SCHEDULED",
+  "DEPLOYING",
+  "INITIALIZING",
+  "RUNNING",
+  "RECONCILING",
+  "CANCELING",
+  "FINISHED",
+  "CANCELED",
+  "FAILED",
+];
 
 function AllAttempts({ attempts }) {
   return html`<ol class="attempts">${[...attempts].reverse().map((attempt) => {
@@ -204,11 +311,19 @@ function AllAttempts({ attempts }) {
     const start = entered[0]?.[1];
     return html`<li key=${attempt.id}>
       <div class="row"><b>Attempt ${attempt.number}</b><${State} name=${attempt.state} /><${Place} attempt=${attempt} />
-        ${start && html`<span class="muted">started <${Time} ms=${start} />, ${end ? "took" : "for"} <${Elapsed} start=${start} end=${end} /></span>`}</div>
-      <div class="muted small steps">${entered.slice(1).map(([state, ms], index) => html`<span key=${state}>${state} after ${format.duration(ms - entered[index][1])}</span>`)}</div>
-      ${attempt.error && html`<div class="notice tone-bad"><strong class="wrap">${attempt.error.summary}</strong>
-        ${attempt.error.user_traceback && html`<pre tabindex="0" aria-label="Traceback of the program">${attempt.error.user_traceback}</pre>`}
-        ${attempt.error.traceback && html`<details><summary>Whole traceback</summary><pre tabindex="0" aria-label="Whole traceback">${attempt.error.traceback}</pre></details>`}</div>`}
+        ${start && html`<span class="muted">
+          started <${Time} ms=${start} />, ${end ? "took" : "for"} <${Elapsed} start=${start} end=${end} /></span>`}</div>
+      <div class="muted small steps">
+        ${entered.slice(1).map(([state, ms], index) => html`<span key=${state}>${state} after ${format.duration(ms - entered[index][1])}</span>`)}</div>
+      ${
+        attempt.error &&
+        html`<div class="notice tone-bad"><strong class="wrap">${attempt.error.summary}</strong>
+        ${attempt.error.user_traceback && html`
+          <pre tabindex="0" aria-label="Traceback of the program">${attempt.error.user_traceback}</pre>`}
+        ${attempt.error.traceback && html`
+          <details><summary>Whole traceback</summary>
+            <pre tabindex="0" aria-label="Whole traceback">${attempt.error.traceback}</pre></details>`}</div>`
+      }
     </li>`;
   })}</ol>`;
 }

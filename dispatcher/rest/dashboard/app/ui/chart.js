@@ -25,12 +25,14 @@ export function sparklinePaths(values = [], highest) {
   values.forEach((value, index) => {
     if (!format.known(value)) run = null;
     else if (run) run.push(index);
-    else runs.push(run = [index]);
+    else runs.push((run = [index]));
   });
   const points = (indices) => indices.map((index) => `${x(index)} ${y(values[index])}`).join("L");
   return {
     line: runs.map((indices) => `M${points(indices)}`).join(""),
-    area: runs.map((indices) => `M${x(indices[0])} ${HEIGHT}L${points(indices)}L${x(indices.at(-1))} ${HEIGHT}Z`).join(""),
+    area: runs
+      .map((indices) => `M${x(indices[0])} ${HEIGHT}L${points(indices)}L${x(indices.at(-1))} ${HEIGHT}Z`)
+      .join(""),
   };
 }
 
@@ -41,12 +43,16 @@ let uplot = null;
 function loadUPlot() {
   uplot ??= new Promise((resolve, reject) => {
     const sheet = Object.assign(document.createElement("link"), {
-      rel: "stylesheet", href: new URL("../../vendor/uplot.css", import.meta.url).href,
+      rel: "stylesheet",
+      href: new URL("../../vendor/uplot.css", import.meta.url).href,
     });
     const script = Object.assign(document.createElement("script"), {
       src: new URL("../../vendor/uplot.js", import.meta.url).href,
       onload: () => resolve(window.uPlot),
-      onerror: () => { uplot = null; reject(new Error("vendor/uplot.js cannot be loaded")); },
+      onerror: () => {
+        uplot = null;
+        reject(new Error("vendor/uplot.js cannot be loaded"));
+      },
     });
     document.head.prepend(sheet); // app.css changes some of its rules
     document.head.append(script);
@@ -88,12 +94,23 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
     const watcher = new ResizeObserver(() => {
       if (holder.current) chart.current?.setSize({ width: holder.current.clientWidth, height });
     });
-    loadUPlot().then((UPlot) => {
-      if (gone || !holder.current) return;
-      const options = chartOptions({ series, show, highest, width: holder.current.clientWidth, height, onPosition: setPosition, zoomed });
-      chart.current = new UPlot(options, latest.current, holder.current);
-      watcher.observe(holder.current);
-    }, (error) => setFailure(error.message));
+    loadUPlot().then(
+      (UPlot) => {
+        if (gone || !holder.current) return;
+        const options = chartOptions({
+          series,
+          show,
+          highest,
+          width: holder.current.clientWidth,
+          height,
+          onPosition: setPosition,
+          zoomed,
+        });
+        chart.current = new UPlot(options, latest.current, holder.current);
+        watcher.observe(holder.current);
+      },
+      (error) => setFailure(error.message),
+    );
     return () => {
       gone = true;
       watcher.disconnect();
@@ -113,8 +130,10 @@ export function TimeChart({ title, times, series, show = format.count, highest, 
   return html`<figure class="chart" aria-label=${`${title}. ${summary(series, show)}`}>
     <figcaption class="chart-head"><span class="chart-title">${title}</span>
       <span class="muted">${position === null ? "\u00a0" : format.time(times?.[at])}</span></figcaption>
-    <ul class="legend" aria-hidden="true">${series.map(({ label, values, color: token }) => html`
-      <li key=${label}><i class="swatch" style=${{ background: `var(${token})` }} />${label} <b>${show(values?.[at])}</b></li>`)}</ul>
+    <ul class="legend" aria-hidden="true">${series.map(
+      ({ label, values, color: token }) => html`
+      <li key=${label}><i class="swatch" style=${{ background: `var(${token})` }} />${label} <b>${show(values?.[at])}</b></li>`,
+    )}</ul>
     <div class="plot" ref=${holder} style=${{ height: `${height}px` }}>${failure}</div>
   </figure>`;
 }
@@ -126,12 +145,15 @@ function summary(series, show) {
 /** uPlot's columns: seconds, then one column per series; stacked series are cumulated. */
 export function chartData(times = [], series = []) {
   let below = times.map(() => 0);
-  return [times.map((ms) => ms / 1000), ...series.map(({ values, stacked }) => {
-    const own = times.map((_, index) => (format.known(values?.[index]) ? values[index] : null));
-    if (!stacked) return own;
-    below = own.map((value, index) => (value === null ? null : value + (below[index] ?? 0)));
-    return below;
-  })];
+  return [
+    times.map((ms) => ms / 1000),
+    ...series.map(({ values, stacked }) => {
+      const own = times.map((_, index) => (format.known(values?.[index]) ? values[index] : null));
+      if (!stacked) return own;
+      below = own.map((value, index) => (value === null ? null : value + (below[index] ?? 0)));
+      return below;
+    }),
+  ];
 }
 
 function chartOptions({ series, show, highest, width, height, onPosition, zoomed }) {
@@ -149,7 +171,8 @@ function chartOptions({ series, show, highest, width, height, onPosition, zoomed
   const stackedCount = series.filter(({ stacked }) => stacked).length;
   // A band fills from a series down to the one below it.
   const bands = Array.from({ length: Math.max(0, stackedCount - 1) }, (_, index) => ({
-    series: [index + 2, index + 1], fill: withAlpha(color(series[index + 1].color), 0.55),
+    series: [index + 2, index + 1],
+    fill: withAlpha(color(series[index + 1].color), 0.55),
   }));
   if (stackedCount) lines[0].fill = withAlpha(color(series[0].color), 0.55);
   return {
@@ -160,8 +183,17 @@ function chartOptions({ series, show, highest, width, height, onPosition, zoomed
     legend: { show: false },
     hooks: {
       setCursor: [(plot) => onPosition(plot.cursor.idx ?? null)],
-      setSelect: [(plot) => { zoomed.current = plot.select.width > 0; }],
-      ready: [(plot) => plot.over.addEventListener("dblclick", () => { zoomed.current = false; })],
+      setSelect: [
+        (plot) => {
+          zoomed.current = plot.select.width > 0;
+        },
+      ],
+      ready: [
+        (plot) =>
+          plot.over.addEventListener("dblclick", () => {
+            zoomed.current = false;
+          }),
+      ],
     },
     scales: {
       x: { time: true },
@@ -170,10 +202,24 @@ function chartOptions({ series, show, highest, width, height, onPosition, zoomed
     series: [{}, ...lines],
     bands,
     axes: [
-      { stroke: text, grid: { show: false }, ticks: { ...grid, size: 4 }, font, size: 28, space: 70,
-        values: (plot, splits) => splits.map((seconds) => axisTime(seconds)) },
-      { stroke: text, grid, ticks: { show: false }, font, size: 58, space: 32,
-        values: (plot, splits) => splits.map(show) },
+      {
+        stroke: text,
+        grid: { show: false },
+        ticks: { ...grid, size: 4 },
+        font,
+        size: 28,
+        space: 70,
+        values: (plot, splits) => splits.map((seconds) => axisTime(seconds)),
+      },
+      {
+        stroke: text,
+        grid,
+        ticks: { show: false },
+        font,
+        size: 58,
+        space: 32,
+        values: (plot, splits) => splits.map(show),
+      },
     ],
   };
 }

@@ -5,12 +5,21 @@ import { Empty } from "./views.js";
 /** `columns`: `{key, title, cell(row), value?(row), align?: "right", numeric?, className?, wide?, help?}`;
  * `after(row)`: what stands below a row, or null.
  *
- * A column with `value` can be sorted by it, numbers (`numeric`, or aligned right) downwards first; `wide` columns are hidden on phones. Unknown values
- * sort last. If the server sorts, pass `sort` and `onSort` (`{key, descending}`), and `sortable: true`
+ * A column with `value` can be sorted by it, numbers (`numeric`, or aligned right) downwards first.
+ * Unknown values sort last. `wide` columns are hidden on phones. If the server sorts, pass `sort` and `onSort` (`{key, descending}`), and `sortable: true`
  * in the columns that it can sort by. `caption` names the table for screen readers.
  */
 export function Table({
-  columns, rows, rowKey, caption, initialSort = null, sort, onSort, empty, rowClass, after,
+  columns,
+  rows,
+  rowKey,
+  caption,
+  initialSort = null,
+  sort,
+  onSort,
+  empty,
+  rowClass,
+  after,
 }) {
   const [own, setOwn] = useState(initialSort);
   const order = onSort ? sort : own;
@@ -18,7 +27,7 @@ export function Table({
 
   function sortBy(column) {
     const again = order?.key === column.key;
-    const descending = again ? !order.descending : column.numeric ?? column.align === "right";
+    const descending = again ? !order.descending : (column.numeric ?? column.align === "right");
     (onSort ?? setOwn)({ key: column.key, descending });
   }
 
@@ -30,17 +39,21 @@ export function Table({
       const can = onSort ? column.sortable : column.value;
       return html`<th key=${column.key} scope="col" class=${classes(column)} title=${column.help}
         aria-sort=${active ? (order.descending ? "descending" : "ascending") : undefined}>
-        ${can
-    ? html`<button type="button" class="sort" onClick=${() => sortBy(column)}>${column.title}</button>`
-    : column.title || html`<span class="sr-only">${column.key}</span>`}
+        ${
+          can
+            ? html`<button type="button" class="sort" onClick=${() => sortBy(column)}>${column.title}</button>`
+            : column.title || html`<span class="sr-only">${column.key}</span>`
+        }
       </th>`;
     })}</tr></thead>
     <tbody>${sorted.map((row, index) => {
       const key = rowKey(row, index);
       const below = after?.(row);
       return html`<${Fragment} key=${key}>
-        <tr class=${rowClass?.(row)}>${columns.map((column) => html`
-          <td key=${column.key} class=${classes(column)}>${column.cell(row)}</td>`)}</tr>
+        <tr class=${rowClass?.(row)}>${columns.map(
+          (column) => html`
+          <td key=${column.key} class=${classes(column)}>${column.cell(row)}</td>`,
+        )}</tr>
         ${below && html`<tr class="below"><td colspan=${columns.length}>${below}</td></tr>`}
       <//>`;
     })}</tbody>
@@ -48,8 +61,11 @@ export function Table({
 }
 
 function classes(column) {
-  return [column.align === "right" && "right", column.className, column.wide && "wide"]
-    .filter(Boolean).join(" ") || undefined;
+  return (
+    [column.align === "right" && "right", column.className, column.wide && "wide"]
+      .filter(Boolean)
+      .join(" ") || undefined
+  );
 }
 
 function sortRows(rows, columns, order) {
