@@ -6,10 +6,12 @@ import { createStore } from "./store.js";
 
 const BASE = new URL("firesteel/v1/", document.baseURI);
 const TIMEOUT_MS = 15_000;
+const OPERATION_POLL_MS = 500;
 const AWAY = new Set([502, 503, 504]); // no Dispatcher leads, or the one that led is gone
 
 export const connection = createStore(null); // an ApiError while requests are repeated, else null
 export const me = createStore(null); // the answer of GET me; null until it is known
+export const refusal = createStore(""); // why the last request needs a log-in
 export const clock = createStore(0); // the server's time minus this machine's, in milliseconds
 
 export class ApiError extends Error {
@@ -35,16 +37,15 @@ export function get(where, { query, signal } = {}) {
 }
 
 /** `body`: a value that is sent as JSON, or a FormData. */
-export function post(where, body = {}, { signal } = {}) {
-  return request("POST", where, { body, signal });
+export function post(where, body = {}, { signal, timeout } = {}) {
+  return request("POST", where, { body, signal, timeout });
 }
 
 export function remove(where, { signal } = {}) {
   return request("DELETE", where, { signal });
 }
 
-/** The full address of a route, for links and EventSource. */
-export function address(where, query) {
+function address(where, query) {
   const url = new URL(where, BASE);
   for (const [name, value] of Object.entries(query ?? {})) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
@@ -52,36 +53,68 @@ export function address(where, query) {
   return url;
 }
 
-async function request(method, where, { query, body, signal }) {
+async function request(method, where, { query, body, signal, timeout }) {
   const form = body instanceof FormData;
-  const timeout = AbortSignal.timeout(form ? 10 * TIMEOUT_MS : TIMEOUT_MS);
-  const options = {
-    method,
-    credentials: "same-origin",
-    cache: "no-store",
-    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
-  };
+  const limit = AbortSignal.timeout(timeout ?? (form ? 10 * TIMEOUT_MS : TIMEOUT_MS));
+  const options = { method, signal: signal ? AbortSignal.any([signal, limit]) : limit };
   if (body !== undefined) {
     options.body = form ? body : JSON.stringify(body);
     if (!form) options.headers = { "Content-Type": "application/json" };
   }
-  let response;
-  let text;
-  try {
-    response = await fetch(address(where, query), options);
-    text = await response.text();
-  } catch (error) {
-    if (signal?.aborted) throw error; // the page was left
-    throw new ApiError(0, `The Dispatcher does not answer: ${error.message ?? error}`);
-  }
+  const { response, text } = await answered(where, query, options, signal, (answer) => answer.text());
   const answer = parse(text);
-  if (!response.ok) {
-    const message = answer?.errors?.join("\n") || `${response.status} ${response.statusText}`;
-    if (response.status === 401) toLogin();
-    throw new ApiError(response.status, message);
-  }
+  if (!response.ok) throw failure(response, answer);
   if (typeof answer?.now_ms === "number") clock.set(answer.now_ms - Date.now());
   return answer;
+}
+
+/** Waits for the operation that an action has started; returns its result. */
+export async function outcome(action) {
+  const { operation } = await action;
+  for (;;) {
+    const { done, result, error } = await get(path("operations", operation));
+    if (error) throw new ApiError(409, error);
+    if (done) return result;
+    await new Promise((resolve) => { setTimeout(resolve, OPERATION_POLL_MS); });
+  }
+}
+
+/** Reads server-sent events until the server ends them. `onData` is called with lists of values. */
+export async function stream(where, { query, signal, onOpen, onData }) {
+  const { response, text } = await answered(where, query, { signal }, signal,
+    (answer) => (answer.ok ? null : answer.text()));
+  if (!response.ok) throw failure(response, parse(text));
+  onOpen?.();
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read().catch((error) => { throw broken(error, signal); });
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    const values = events.filter((event) => event.startsWith("data:")).map((event) => JSON.parse(event.slice(5)));
+    if (values.length) onData(values);
+  }
+}
+
+async function answered(where, query, options, signal, read) {
+  try {
+    const response = await fetch(address(where, query), { credentials: "same-origin", cache: "no-store", ...options });
+    return { response, text: await read(response) };
+  } catch (error) {
+    throw broken(error, signal);
+  }
+}
+
+function broken(error, signal) {
+  if (signal?.aborted) return error; // the page was left
+  return new ApiError(0, `The Dispatcher does not answer: ${error.message ?? error}`);
+}
+
+function failure(response, answer) {
+  const message = answer?.errors?.join("\n") || `${response.status} ${response.statusText}`;
+  if (response.status === 401) toLogin(message);
+  return new ApiError(response.status, message);
 }
 
 function parse(text) {
@@ -93,8 +126,9 @@ function parse(text) {
   }
 }
 
-function toLogin() {
+function toLogin(message) {
   me.set(null);
+  refusal.set(message);
   const here = location.hash.slice(1) || "/";
   if (!here.startsWith("/login")) location.hash = `/login?next=${encodeURIComponent(here)}`;
 }

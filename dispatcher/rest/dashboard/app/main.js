@@ -18,7 +18,7 @@
 // - Style: app.css. Use its tokens (`var(--muted)`) and classes (card, card-body, row, stack, tiles,
 //   notice tone-warn, button primary, input, field); a page's own rules go at its end. Every page
 //   works at a width of 360 px and by keyboard.
-import { connection, loadMe, me, setWaiting } from "./api.js";
+import { connection, loadMe, me, remove, setWaiting } from "./api.js";
 import { h, html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { go, href, match, place } from "./router.js";
 import { useStore } from "./store.js";
@@ -29,6 +29,16 @@ const PAGES = [
   { pattern: "/", title: "Overview", nav: "Overview", load: () => import("./pages/overview.js") },
   { pattern: "/jobs/:job", title: "Job", load: () => import("./pages/job.js") },
   { pattern: "/jobs/:job/vertices/:vertex", title: "Vertex", load: () => import("./pages/vertex.js") },
+  { pattern: "/jobs/:job/checkpoints", title: "Checkpoints", load: () => import("./pages/checkpoints.js") },
+  { pattern: "/jobs/:job/exceptions", title: "Exceptions", load: () => import("./pages/exceptions.js") },
+  { pattern: "/jobs/:job/logs", title: "Logs", load: () => import("./pages/logs.js") },
+  { pattern: "/jobs/:job/flamegraph", title: "Flame graph", load: () => import("./pages/flamegraph.js") },
+  { pattern: "/jobs/:job/rows", title: "Sample rows", load: () => import("./pages/rows.js") },
+  { pattern: "/machines", title: "Machines", nav: "Machines", load: () => import("./pages/machines.js") },
+  { pattern: "/savepoints", title: "Savepoints", nav: "Savepoints", load: () => import("./pages/savepoints.js") },
+  { pattern: "/submit", title: "Submit", nav: "Submit", may: "submit", load: () => import("./pages/submit.js") },
+  { pattern: "/audit", title: "Audit", nav: "Audit", may: "admin", load: () => import("./pages/audit.js") },
+  { pattern: "/login", title: "Log in", load: () => import("./pages/login.js") },
 ];
 
 const THEMES = ["auto", "light", "dark"];
@@ -103,7 +113,7 @@ function Top({ path }) {
   const user = useStore(me);
   return html`<header class="top"><div class="top-row">
     <a class="brand" href="#/"><img src="favicon.svg" alt="" width="24" height="24" />Firesteel</a>
-    <nav class="nav" aria-label="Main">${user && PAGES.filter((page) => page.nav).map((page) => html`
+    <nav class="nav" aria-label="Main">${user && PAGES.filter((page) => page.nav && (!page.may || user.may[page.may])).map((page) => html`
       <a key=${page.pattern} href=${href(page.pattern.split("/").filter(Boolean))}
         aria-current=${isIn(page.pattern, path) ? "page" : undefined}>${page.nav}</a>`)}</nav>
     <div class="top-end">
@@ -111,6 +121,7 @@ function Top({ path }) {
         <div title="The cluster and its version">${user.cluster} <span class="muted">${user.version}</span></div>
         <div class="muted" title="Who is logged in, and the role">${user.name ? `${user.name} · ` : ""}${user.role}</div>
       </div>`}
+      ${user?.expires_ms && html`<button type="button" class="button compact" onClick=${logOut}>Log out</button>`}
       <${ThemeSwitch} />
     </div>
   </div></header>`;
@@ -134,6 +145,12 @@ function ThemeSwitch() {
   const label = `Theme: ${chosen}. Switch to ${next}`;
   return html`<button type="button" class="icon-button" title=${label} aria-label=${label}
     onClick=${() => theme.set(next)}>${ICONS[chosen]}</button>`;
+}
+
+async function logOut() {
+  await remove("session");
+  me.set(null);
+  go("#/login");
 }
 
 function Banner() {

@@ -1,9 +1,10 @@
 // The frame of every page of a job: its name, state and times, and the tabs of its pages.
 import { path } from "../api.js";
 import { exactCount } from "../format.js";
-import { html, useEffect } from "../html.js";
+import { html, useEffect, useState } from "../html.js";
 import { ENDED_POLL_MS, POLL_MS, usePoll } from "../poll.js";
 import { href } from "../router.js";
+import { JobActions } from "./job_actions.js";
 import { Elapsed, ENDED, State, Time } from "./values.js";
 import { Failure, Loading } from "./views.js";
 
@@ -25,6 +26,7 @@ export function JobPage({ id, tab, titleOf, children }) {
     every: (job) => (ENDED.has(job.status) ? ENDED_POLL_MS : POLL_MS),
   });
   const job = poll.data;
+  const [done, setDone] = useState(""); // what the last action did
   const title = job ? titleOf?.(job) ?? job.name : "Job";
   useEffect(() => { document.title = `${title} · Firesteel`; }, [title]);
   if (!job && poll.error) {
@@ -42,9 +44,11 @@ export function JobPage({ id, tab, titleOf, children }) {
         <div class="row">
           <h1 tabindex="-1">${job?.name ?? "\u00a0"}</h1>
           ${job && html`<${State} name=${job.status} />`}
+          ${job && html`<${JobActions} job=${job} onDone=${(text) => { setDone(text); poll.refresh(); }} />`}
         </div>
         <div class="head-facts">${job && html`<${JobFacts} job=${job} />`}</div>`}
     </div>
+    ${done && html`<div class="notice tone-done wrap" role="status">${done}</div>`}
     <nav class="tabs" aria-label="Pages of the job">${TABS.map((item) => html`
       <a key=${item.name} href=${href(["jobs", id, ...item.parts])}
         aria-current=${item.name === tab ? "page" : undefined}>${item.title}</a>`)}</nav>

@@ -60,6 +60,18 @@ export function Table({
   </table></div>`;
 }
 
+/** A table that shows `limit` rows at a time. */
+export function PagedTable({ rows, columns, initialSort = null, limit = 20, noun, ...rest }) {
+  const [order, setOrder] = useState(initialSort);
+  const [offset, setOffset] = useState(0);
+  const sorted = useMemo(() => sortRows(rows, columns, order), [rows, order]);
+  const start = Math.min(offset, Math.max(0, rows.length - 1));
+  return html`
+    <${Table} ...${rest} columns=${columns.map((column) => ({ ...column, sortable: Boolean(column.value) }))}
+      rows=${sorted.slice(start, start + limit)} sort=${order} onSort=${(sort) => { setOrder(sort); setOffset(0); }} />
+    ${rows.length > limit && html`<footer><${Pager} offset=${start} limit=${limit} total=${rows.length} onOffset=${setOffset} noun=${noun} /></footer>`}`;
+}
+
 function classes(column) {
   return (
     [column.align === "right" && "right", column.className, column.wide && "wide"]
