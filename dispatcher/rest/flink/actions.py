@@ -40,16 +40,7 @@ class ActionRoutes:
         return await self._cancel(request)
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        try:
-            await self._gateway.dispatcher.CancelJob(
-                job_master_pb2.CancelJobRequest(job_id=request.match_info["job"]),
-                timeout=CALL_TIMEOUT_S,
-                metadata=self._gateway.metadata(request),
-            )
-        except grpc.aio.AioRpcError as error:
-            if reason_of(error) is Reason.JOB_IN_WRONG_STATE:
-                raise Refusal(409, error.details() or "the job has ended") from None
-            raise
+        await cancel_job(self._gateway, request)
         return web.json_response({}, status=202)
 
     async def _stop(self, request: web.Request) -> web.Response:
@@ -133,3 +124,17 @@ class ActionRoutes:
         except grpc.aio.AioRpcError as error:
             outcome = {"failure-cause": failure_cause(error.details() or error.code().name)}
         return web.json_response({"status": {"id": "COMPLETED"}, "operation": outcome})
+
+
+async def cancel_job(gateway: Gateway, request: web.Request) -> None:
+    """Raises Refusal if the job has ended."""
+    try:
+        await gateway.dispatcher.CancelJob(
+            job_master_pb2.CancelJobRequest(job_id=request.match_info["job"]),
+            timeout=CALL_TIMEOUT_S,
+            metadata=gateway.metadata(request),
+        )
+    except grpc.aio.AioRpcError as error:
+        if reason_of(error) is Reason.JOB_IN_WRONG_STATE:
+            raise Refusal(409, error.details() or "the job has ended") from None
+        raise

@@ -20,7 +20,7 @@ def vertex_overview(vertex: Vertex, now_ms: int) -> Json:
         "name": vertex.name,
         "maxParallelism": vertex.max_parallelism,
         "parallelism": vertex.parallelism,
-        "status": _status_of(vertex),
+        "status": status_of(vertex),
         "start-time": start_ms,
         "end-time": end_ms or NOT_ENDED,
         "duration": duration_ms(start_ms, end_ms, now_ms) if begun else NOT_ENDED,
@@ -46,7 +46,7 @@ def _io_metrics(vertex: Vertex) -> Json:
     }
 
 
-def _status_of(vertex: Vertex) -> str:
+def status_of(vertex: Vertex) -> str:
     """Flink's rule: the most advanced state that is not reached by all tasks decides."""
     states = vertex.states
     for state in (ExecutionState.FAILED, ExecutionState.CANCELING, ExecutionState.CANCELED):

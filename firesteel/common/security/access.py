@@ -159,6 +159,17 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /savepoint-disposal/{trigger}",
                 "GET /taskmanagers",
                 "POST /firesteel/v1/session/codes",
+                "GET /firesteel/v1/me",
+                "GET /firesteel/v1/cluster",
+                "GET /firesteel/v1/jobs",
+                "GET /firesteel/v1/jobs/{job}",
+                "GET /firesteel/v1/jobs/{job}/vertices/{vertex}",
+                "GET /firesteel/v1/jobs/{job}/checkpoints",
+                "GET /firesteel/v1/jobs/{job}/checkpoints/{checkpoint}",
+                "GET /firesteel/v1/jobs/{job}/exceptions",
+                "GET /firesteel/v1/jobs/{job}/logs",
+                "GET /firesteel/v1/savepoints",
+                "GET /firesteel/v1/operations/{operation}",
             ),
         ),
         (
@@ -170,8 +181,14 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "POST /jobs/{job}/savepoints",
                 "POST /jobs/{job}/checkpoints",
                 "POST /savepoint-disposal",
+                "POST /firesteel/v1/jobs/{job}/cancel",
+                "POST /firesteel/v1/jobs/{job}/stop",
+                "POST /firesteel/v1/jobs/{job}/savepoints",
+                "DELETE /firesteel/v1/jobs/{job}",
+                "POST /firesteel/v1/savepoints/dispose",
             ),
         ),
+        (_people(Role.ADMIN), ("GET /firesteel/v1/audit",)),
     )
     for verb, path in (route.split(" ", 1) for route in routes)
 }
