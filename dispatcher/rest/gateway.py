@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 from aiohttp import web
 
-from dispatcher.rest.answers import Answer
 from dispatcher.rest.operations import Operations
-from dispatcher.rest.requests import IDENTITY, TOKEN, Refusal
+from dispatcher.rest.requests import TOKEN, Refusal
 from firesteel._proto import (
     access_pb2,
     access_pb2_grpc,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
     job_master_pb2,
+    process_info_pb2,
     resource_manager_pb2,
 )
 from firesteel.client.job_details import (
@@ -35,16 +35,16 @@ from firesteel.client.job_details import (
     JobDetails,
     JobOverview,
 )
-from firesteel.common.leader import Leader, LeaderRetriever
+from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.bearer import AUTHORIZATION, CALLER_ADDRESS, REST_TOKEN
 from firesteel.common.rpc.server import aio_channel
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.credentials import BEARER
-from firesteel.common.security.roles import Identity
 from firesteel.common.security.security import Security
 
 KEPT_S = 0.25  # answers that all viewers share
 REVOKED_KEPT_S = 1.0
-MAX_KEPT = 1_000
 CALL_TIMEOUT_S = 10.0
 _REVOKED_TIMEOUT_S = 2.0
 
@@ -63,10 +63,7 @@ class _Leader:
 class Gateway:
     """Calls the leading Dispatcher, until `close`."""
 
-    def __init__(
-        self, dispatcher: LeaderRetriever, security: Security | None, *, cluster_name: str = ""
-    ) -> None:
-        self.cluster_name = cluster_name
+    def __init__(self, dispatcher: LeaderRetriever, security: Security | None) -> None:
         self._retriever = dispatcher
         self._security = security
         self._leader: _Leader | None = None
@@ -104,15 +101,6 @@ class Gateway:
         await self.operations.stop()
         self._leave()
         await asyncio.gather(*self._closing)
-
-    @property
-    def leader(self) -> Leader | None:
-        """The leading Dispatcher."""
-        return self._retriever.leader
-
-    def caller(self, request: web.Request) -> Identity | None:
-        """Returns who made the request; None without security."""
-        return request.get(IDENTITY)
 
     def metadata(self, request: web.Request) -> tuple[tuple[str, str], ...]:
         """The token and the address of the caller, and the token of this process, which vouches for
@@ -155,28 +143,8 @@ class Gateway:
         if kept is None or now_s >= until_s or _has_failed(kept):
             kept = asyncio.ensure_future(load())
             self._kept = {k: v for k, v in self._kept.items() if now_s < v[0]}
-            if len(self._kept) < MAX_KEPT:
-                self._kept[key] = (now_s + kept_s, kept)
+            self._kept[key] = (now_s + kept_s, kept)
         return await asyncio.shield(kept)
-
-    async def answer(
-        self,
-        request: web.Request,
-        load: Callable[[], Awaitable[Any]],
-        *,
-        kept_s: float = KEPT_S,
-    ) -> web.Response:
-        """Answers a GET request with JSON that all viewers of its path and query share."""
-
-        async def encode() -> Answer:
-            return Answer(await load())
-
-        answer: Answer = await self.shared(f"answer {request.path_qs}", encode, kept_s=kept_s)
-        return answer.response(request)
-
-    def forget(self) -> None:
-        """Makes the next caller load every answer anew."""
-        self._kept.clear()
 
     async def jobs(self, request: web.Request) -> list[JobOverview]:
         async def load() -> list[JobOverview]:
@@ -193,8 +161,8 @@ class Gateway:
     async def details(
         self, request: web.Request, job_id: str = "", *, checkpoints: bool = False
     ) -> JobDetails:
-        """Returns the details of a job: of the request's, if none is named. `checkpoints`: with the
-        subtasks' parts of its checkpoints.
+        """Describes a job, by default the one in the path. With `checkpoints`, includes the
+        subtasks' parts of the last checkpoints.
         """
         job_id = job_id or request.match_info["job"]
 
@@ -208,6 +176,56 @@ class Gateway:
 
         details: JobDetails = await self.shared(f"job {job_id} {checkpoints}", load)
         return details
+
+    async def cancel(self, request: web.Request) -> None:
+        """Cancels the job in the path. Raises Refusal if it has ended."""
+        try:
+            await self.dispatcher.CancelJob(
+                job_master_pb2.CancelJobRequest(job_id=request.match_info["job"]),
+                timeout=CALL_TIMEOUT_S,
+                metadata=self.metadata(request),
+            )
+        except grpc.aio.AioRpcError as error:
+            if reason_of(error) is Reason.JOB_IN_WRONG_STATE:
+                raise Refusal(409, error.details() or "the job has ended") from None
+            raise
+
+    async def configuration(self, request: web.Request, details: JobDetails) -> Configuration:
+        """Returns the job's options and, where it sets none, the cluster's, without secrets."""
+        own = dict(details.configuration)
+        cluster = dict((await self.description(request)).configuration)
+        try:
+            return Configuration({**cluster, **own})
+        except ConfigurationError:  # which is why the job has failed
+            return Configuration(cluster)
+
+    async def description(
+        self, request: web.Request, task_executor_id: str = ""
+    ) -> process_info_pb2.ProcessDescription:
+        """Describes a TaskExecutor's process, or the Dispatcher's."""
+
+        async def load() -> process_info_pb2.ProcessDescription:
+            described: process_info_pb2.ProcessDescription = await self.dispatcher.DescribeProcess(
+                process_info_pb2.DescribeProcessRequest(task_executor_id=task_executor_id),
+                timeout=CALL_TIMEOUT_S,
+                metadata=self.metadata(request),
+            )
+            return described
+
+        description: process_info_pb2.ProcessDescription = await self.shared(
+            f"process {task_executor_id}", load
+        )
+        return description
+
+    async def log_file(
+        self, request: web.Request, task_executor_id: str, name: str, *, output: bool
+    ) -> AsyncIterator[bytes]:
+        """Yields the bytes of a log file; with `output`, only what jobs have printed."""
+        message = process_info_pb2.ReadLogFileRequest(
+            task_executor_id=task_executor_id, name=name, output=output
+        )
+        async for chunk in self.dispatcher.ReadLogFile(message, metadata=self.metadata(request)):
+            yield chunk.data
 
     async def cluster(self, request: web.Request) -> ClusterOverview:
         async def load() -> ClusterOverview:

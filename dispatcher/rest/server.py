@@ -15,12 +15,11 @@ import grpc
 import structlog
 from aiohttp import web
 
-from dispatcher.rest.firesteel.routes import FiresteelRoutes
 from dispatcher.rest.firesteel.session import Sessions
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.pages import HEADERS, Pages
-from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
+from dispatcher.rest.requests import TOKEN, Handler, Refusal
 from firesteel.common.security.access import ROUTES, Access
 from firesteel.common.security.security import Security
 from firesteel.errors import FiresteelError
@@ -29,7 +28,6 @@ log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 2**20
 RENEW_S = 3600.0  # how often the certificate is looked at
-_SAFE_METHODS = ("GET", "HEAD")
 _STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: 401,
     grpc.StatusCode.PERMISSION_DENIED: 403,
@@ -94,11 +92,7 @@ class RestServer:
 
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of the other routes of the table of access."""
-        return {
-            **self._pages.handlers(),
-            **self._sessions.handlers(),
-            **FiresteelRoutes(self._gateway).handlers(),
-        }
+        return {**self._pages.handlers(), **self._sessions.handlers()}
 
     # ---- every request
 
@@ -111,10 +105,7 @@ class RestServer:
             if not (access.public and request.method == "GET"):  # a link on another site
                 _check_origin(request)
             await self._check_role(request, access)
-            answer = await handler(request)
-            if request.method not in _SAFE_METHODS:
-                self._gateway.forget()  # the caller sees what it changed
-            return answer
+            return await handler(request)
         except Refusal as refusal:
             return _errors(refusal.status, str(refusal))
         except web.HTTPException as error:
@@ -142,7 +133,7 @@ class RestServer:
         identity = self._sessions.identity(token)
         if request.match_info.http_exception is None and not access.allows(identity):
             raise Refusal(403, f"{identity} may not do this, which is for: {access}")
-        request[TOKEN], request[IDENTITY] = token, identity
+        request[TOKEN] = token
 
 
 def _access_of(request: web.Request) -> Access:

@@ -8,12 +8,11 @@ from typing import Any
 import grpc
 from aiohttp import web
 
-from dispatcher.rest.flink.shown import Json
+from dispatcher.rest.flink.shown import Json, answer
 from dispatcher.rest.flink.throwables import failure_cause
-from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
+from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
-from firesteel.common.rpc.status import Reason, reason_of
 
 
 class ActionRoutes:
@@ -40,8 +39,8 @@ class ActionRoutes:
         return await self._cancel(request)
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        await cancel_job(self._gateway, request)
-        return web.json_response({}, status=202)
+        await self._gateway.cancel(request)
+        return answer({}, status=202)
 
     async def _stop(self, request: web.Request) -> web.Response:
         body = await json_body(request)
@@ -91,7 +90,7 @@ class ActionRoutes:
             return taken.checkpoint_id, taken.path
 
         trigger = self._gateway.operations.start(take(), text_of(body, "triggerId"))
-        return web.json_response({"request-id": trigger}, status=202)
+        return answer({"request-id": trigger}, status=202)
 
     async def _triggered_savepoint(self, request: web.Request) -> web.Response:
         return await self._polled(request, lambda taken: {"location": taken[1]})
@@ -108,7 +107,7 @@ class ActionRoutes:
             await self._gateway.dispatcher.DisposeSavepoint(message, metadata=metadata)
 
         trigger = self._gateway.operations.start(dispose(), text_of(body, "triggerId"))
-        return web.json_response({"request-id": trigger}, status=202)
+        return answer({"request-id": trigger}, status=202)
 
     async def _disposed(self, request: web.Request) -> web.Response:
         return await self._polled(request, lambda _: {})
@@ -118,23 +117,9 @@ class ActionRoutes:
         if operation is None:
             raise Refusal(404, f"there is no operation {request.match_info['trigger']!r}")
         if not operation.done():
-            return web.json_response({"status": {"id": "IN_PROGRESS"}})
+            return answer({"status": {"id": "IN_PROGRESS"}})
         try:
             outcome = shown(operation.result())
         except grpc.aio.AioRpcError as error:
             outcome = {"failure-cause": failure_cause(error.details() or error.code().name)}
-        return web.json_response({"status": {"id": "COMPLETED"}, "operation": outcome})
-
-
-async def cancel_job(gateway: Gateway, request: web.Request) -> None:
-    """Raises Refusal if the job has ended."""
-    try:
-        await gateway.dispatcher.CancelJob(
-            job_master_pb2.CancelJobRequest(job_id=request.match_info["job"]),
-            timeout=CALL_TIMEOUT_S,
-            metadata=gateway.metadata(request),
-        )
-    except grpc.aio.AioRpcError as error:
-        if reason_of(error) is Reason.JOB_IN_WRONG_STATE:
-            raise Refusal(409, error.details() or "the job has ended") from None
-        raise
+        return answer({"status": {"id": "COMPLETED"}, "operation": outcome})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 import firesteel
-from dispatcher.rest.flink.shown import FLINK_VERSION, Json
+from dispatcher.rest.flink.shown import FLINK_VERSION, Json, answer
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler
 from firesteel.client.job_details import ClusterOverview
@@ -24,10 +24,10 @@ class ClusterRoutes:
         }
 
     async def _config(self, request: web.Request) -> web.Response:
-        return web.json_response(configuration(firesteel.__version__))
+        return answer(configuration(firesteel.__version__))
 
     async def _overview(self, request: web.Request) -> web.Response:
-        return web.json_response(overview(await self._gateway.cluster(request)))
+        return answer(overview(await self._gateway.cluster(request)))
 
 
 def configuration(version: str) -> Json:
@@ -51,10 +51,16 @@ def overview(cluster: ClusterOverview) -> Json:
         "taskmanagers": len(cluster.task_executors),
         "slots-total": cluster.slots_total,
         "slots-available": cluster.slots_free,
+        "taskmanagers-blocked": 0,
+        "slots-free-and-blocked": 0,
         "jobs-running": cluster.jobs_running,
         "jobs-finished": cluster.jobs_finished,
         "jobs-cancelled": cluster.jobs_canceled,
         "jobs-failed": cluster.jobs_failed,
+        "applications-running": cluster.jobs_running,
+        "applications-finished": cluster.jobs_finished,
+        "applications-cancelled": cluster.jobs_canceled,
+        "applications-failed": cluster.jobs_failed,
         "flink-version": FLINK_VERSION,
         "flink-commit": f"firesteel {cluster.version}",
     }

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from dispatcher.rest.flink.shown import NOT_ENDED, Json, counts, duration_ms, now_ms
-from dispatcher.rest.flink.vertices import vertex_overview
+from dispatcher.rest.flink.shown import (
+    NOT_ENDED,
+    Json,
+    aggregated_answer,
+    answer,
+    counts,
+    duration_ms,
+    metrics_answer,
+    now_ms,
+    selected,
+    summary,
+)
+from dispatcher.rest.flink.vertices import endpoint_of, vertex_overview
 from dispatcher.rest.gateway import Gateway
-from dispatcher.rest.requests import Handler, count_of
-from firesteel.client.job_details import JobDetails, JobOverview
+from dispatcher.rest.requests import Handler, Refusal, count_of
+from firesteel.client.job_details import Attempt, JobDetails, JobOverview
+from firesteel.common.config import Configuration, options
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ErrorInfo
 
 _DEFAULT_EXCEPTIONS = 20
+_NO_RESCALES = {"inProgress": 0, "completed": 0, "failed": 0, "ignored": 0}
 
 
 class JobRoutes:
@@ -24,6 +39,7 @@ class JobRoutes:
         return {
             "GET /jobs": self._job_ids,
             "GET /jobs/overview": self._jobs_overview,
+            "GET /jobs/metrics": self._jobs_metrics,
             "GET /jobs/{job}": self._job,
             "GET /jobs/{job}/status": self._job_status,
             "GET /jobs/{job}/plan": self._plan,
@@ -31,36 +47,37 @@ class JobRoutes:
             "GET /jobs/{job}/accumulators": self._accumulators,
             "GET /jobs/{job}/exceptions": self._exceptions,
             "GET /jobs/{job}/execution-result": self._execution_result,
+            "GET /jobs/{job}/metrics": self._metrics,
+            "GET /jobs/{job}/resource-requirements": self._resource_requirements,
+            "GET /jobs/{job}/rescales/config": self._rescales_config,
+            "GET /jobs/{job}/rescales/history": self._rescales_history,
+            "GET /jobs/{job}/rescales/overview": self._rescales_overview,
+            "GET /jobs/{job}/rescales/summary": self._rescales_summary,
+            "GET /jobs/{job}/rescales/details/{rescale}": self._rescale,
         }
 
     async def _job_ids(self, request: web.Request) -> web.Response:
-        return web.json_response(job_ids(await self._gateway.jobs(request)))
+        return answer(job_ids(await self._gateway.jobs(request)))
 
     async def _jobs_overview(self, request: web.Request) -> web.Response:
-        async def load() -> Json:
-            return jobs_overview(await self._gateway.jobs(request), now_ms())
-
-        return await self._gateway.answer(request, load)
+        return answer(jobs_overview(await self._gateway.jobs(request), now_ms()))
 
     async def _job(self, request: web.Request) -> web.Response:
-        async def load() -> Json:
-            return job(await self._gateway.details(request), now_ms())
-
-        return await self._gateway.answer(request, load)
+        return answer(job(await self._gateway.details(request), now_ms()))
 
     async def _job_status(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": (await self._gateway.details(request)).status.name})
+        return answer({"status": (await self._gateway.details(request)).status.name})
 
     async def _plan(self, request: web.Request) -> web.Response:
-        return web.json_response({"plan": plan(await self._gateway.details(request))})
+        return answer({"plan": plan(await self._gateway.details(request))})
 
     async def _job_config(self, request: web.Request) -> web.Response:
         details = await self._gateway.details(request)
-        return web.json_response(job_config(details))
+        return answer(job_config(details, await self._gateway.configuration(request, details)))
 
     async def _accumulators(self, request: web.Request) -> web.Response:
         await self._gateway.details(request)
-        return web.json_response(
+        return answer(
             {
                 "job-accumulators": [],
                 "user-task-accumulators": [],
@@ -70,10 +87,63 @@ class JobRoutes:
 
     async def _exceptions(self, request: web.Request) -> web.Response:
         limit = count_of(request, "maxExceptions", _DEFAULT_EXCEPTIONS)
-        return web.json_response(exceptions(await self._gateway.details(request), limit))
+        return answer(exceptions(await self._gateway.details(request), limit))
 
     async def _execution_result(self, request: web.Request) -> web.Response:
-        return web.json_response(execution_result(await self._gateway.details(request), now_ms()))
+        return answer(execution_result(await self._gateway.details(request), now_ms()))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        details = await self._gateway.details(request)
+        return metrics_answer(request, job_metrics(details, now_ms()))
+
+    async def _jobs_metrics(self, request: web.Request) -> web.Response:
+        wanted = selected(request, "jobs")
+        running = [
+            job.job_id
+            for job in await self._gateway.jobs(request)
+            if wanted(job.job_id) and not job.status.globally_terminal
+        ]
+        details = [await self._gateway.details(request, job_id) for job_id in running]
+        return aggregated_answer(request, [job_metrics(job, now_ms()) for job in details])
+
+    async def _resource_requirements(self, request: web.Request) -> web.Response:
+        details = await self._gateway.details(request)
+        return answer(
+            {
+                vertex.vertex_id: {
+                    "parallelism": {
+                        "lowerBound": vertex.parallelism,
+                        "upperBound": vertex.parallelism,
+                    }
+                }
+                for vertex in details.vertices
+            }
+        )
+
+    # ---- rescaling, which jobs do not do
+
+    async def _rescales_config(self, request: web.Request) -> web.Response:
+        await self._gateway.details(request)
+        return answer(rescales_config())
+
+    async def _rescales_history(self, request: web.Request) -> web.Response:
+        await self._gateway.details(request)
+        return answer([])
+
+    async def _rescales_overview(self, request: web.Request) -> web.Response:
+        await self._gateway.details(request)
+        latest = {"completed": None, "failed": None, "ignored": None}
+        return answer({"rescalesCounts": _NO_RESCALES, "latest": latest})
+
+    async def _rescales_summary(self, request: web.Request) -> web.Response:
+        await self._gateway.details(request)
+        kinds = ("rescales", "completedRescales", "failedRescales", "ignoredRescales")
+        durations = {f"{kind}DurationStatsInMillis": summary([]) for kind in kinds}
+        return answer({"rescalesCounts": _NO_RESCALES, **durations})
+
+    async def _rescale(self, request: web.Request) -> web.Response:
+        details = await self._gateway.details(request)
+        raise Refusal(404, f"job {details.job_id} has not been rescaled")
 
 
 def job_ids(jobs: Sequence[JobOverview]) -> Json:
@@ -81,10 +151,10 @@ def job_ids(jobs: Sequence[JobOverview]) -> Json:
 
 
 def jobs_overview(jobs: Sequence[JobOverview], now_ms: int) -> Json:
-    return {"jobs": [_job_overview(job, now_ms) for job in jobs]}
+    return {"jobs": [job_overview(job, now_ms) for job in jobs]}
 
 
-def _job_overview(job: JobOverview, now_ms: int) -> Json:
+def job_overview(job: JobOverview, now_ms: int) -> Json:
     return {
         "jid": job.job_id,
         "name": job.name,
@@ -93,7 +163,7 @@ def _job_overview(job: JobOverview, now_ms: int) -> Json:
         "end-time": job.end_ms or NOT_ENDED,
         "duration": duration_ms(job.start_ms, job.end_ms, now_ms),
         "last-modification": job.end_ms or now_ms,
-        "tasks": _task_counts(job.tasks_by_state, total=True),
+        "tasks": _task_counts(job.tasks_by_state),
         "pending-operators": 0,
     }
 
@@ -105,6 +175,7 @@ def job(details: JobDetails, now_ms: int) -> Json:
         "jid": details.job_id,
         "name": details.name,
         "isStoppable": False,
+        "application-id": details.job_id,
         "state": details.status.name,
         "start-time": details.start_ms,
         "end-time": details.end_ms or NOT_ENDED,
@@ -134,8 +205,17 @@ def plan(details: JobDetails) -> Json:
                 "description": vertex.name,
                 "optimizer_properties": {},
                 "inputs": [
-                    {"num": number, "id": source, "ship_strategy": "", "exchange": ""}
-                    for number, source in enumerate(vertex.input_vertex_ids)
+                    {
+                        "num": number,
+                        "id": source,
+                        "ship_strategy": partitioner,
+                        "exchange": "pipelined_bounded",
+                    }
+                    for number, (source, partitioner) in enumerate(
+                        itertools.zip_longest(
+                            vertex.input_vertex_ids, vertex.input_partitioners, fillvalue=""
+                        )
+                    )
                 ],
             }
             for vertex in details.vertices
@@ -143,18 +223,68 @@ def plan(details: JobDetails) -> Json:
     }
 
 
-def job_config(details: JobDetails) -> Json:
-    parallelism = max((vertex.parallelism for vertex in details.vertices), default=1)
+def job_config(details: JobDetails, configuration: Configuration) -> Json:
     return {
         "jid": details.job_id,
         "name": details.name,
         "execution-config": {
-            "restart-strategy": "",
-            "job-parallelism": parallelism,
+            "restart-strategy": configuration.get(options.RESTART_STRATEGY),
+            "job-parallelism": configuration.get(options.PARALLELISM),
             "object-reuse-mode": False,
-            "user-config": {},
+            "user-config": dict(details.configuration),
         },
     }
+
+
+def rescales_config() -> Json:
+    return {
+        "rescaleHistoryMax": 0,
+        "schedulerExecutionMode": None,
+        "submissionResourceWaitTimeoutInMillis": 0,
+        "submissionResourceStabilizationTimeoutInMillis": 0,
+        "slotIdleTimeoutInMillis": 0,
+        "executingCooldownTimeoutInMillis": 0,
+        "executingResourceStabilizationTimeoutInMillis": 0,
+        "maximumDelayForTriggeringRescaleInMillis": 0,
+        "rescaleOnFailedCheckpointCount": 0,
+    }
+
+
+def job_metrics(details: JobDetails, now_ms: int) -> dict[str, float]:
+    """Returns metrics of the job by Flink's names."""
+    spent_ms = dict.fromkeys(JobStatus, 0)
+    changes = details.entered_ms
+    ends_ms = [change.timestamp_ms for change in changes[1:]] + [details.end_ms or now_ms]
+    for change, end_ms in zip(changes, ends_ms, strict=False):
+        spent_ms[change.status] += max(0, end_ms - change.timestamp_ms)
+    since_ms = now_ms - changes[-1].timestamp_ms if changes else 0
+    restarts = sum(change.status is JobStatus.RESTARTING for change in changes)
+    down = details.status in (JobStatus.RESTARTING, JobStatus.FAILING)
+    checkpoints = details.checkpoints
+    completed = [c for c in checkpoints if c.state == "COMPLETED"]
+    failed = sum(c.state == "FAILED" for c in checkpoints)
+    metrics: dict[str, float] = {
+        "uptime": since_ms if details.status is JobStatus.RUNNING else 0,
+        "downtime": since_ms if down else 0,
+        "runningTime": spent_ms[JobStatus.RUNNING],
+        "restartingTime": spent_ms[JobStatus.RESTARTING],
+        "cancellingTime": spent_ms[JobStatus.CANCELLING],
+        "numRestarts": restarts,
+        "fullRestarts": restarts,
+        "totalNumberOfCheckpoints": len(checkpoints),
+        "numberOfCompletedCheckpoints": len(completed),
+        "numberOfFailedCheckpoints": failed,
+        "numberOfInProgressCheckpoints": len(checkpoints) - len(completed) - failed,
+    }
+    if completed:
+        last = completed[0]
+        metrics |= {
+            "lastCheckpointDuration": last.duration_ms,
+            "lastCheckpointSize": last.size_bytes,
+            "lastCheckpointFullSize": last.size_bytes,
+            "lastCompletedCheckpointId": last.checkpoint_id,
+        }
+    return metrics
 
 
 def execution_result(details: JobDetails, now_ms: int) -> Json:
@@ -176,27 +306,40 @@ def execution_result(details: JobDetails, now_ms: int) -> Json:
 def exceptions(details: JobDetails, limit: int) -> Json:
     shown = details.exceptions[:limit]
     newest = shown[0] if shown else None
+    attempts = _attempts_by_task(details)
     return {
         "root-exception": _stack(newest.traceback, newest.summary) if newest else None,
         "timestamp": newest.timestamp_ms if newest else None,
         "all-exceptions": [],
         "truncated": len(details.exceptions) > limit,
         "exceptionHistory": {
-            "entries": [
-                {
-                    "exceptionName": error.summary.partition(":")[0],
-                    "stacktrace": _stack(error.user_traceback or error.traceback, error.summary),
-                    "timestamp": error.timestamp_ms,
-                    "taskName": error.task_name or None,
-                    "endpoint": error.location or None,
-                    "taskManagerId": None,
-                    "failureLabels": {},
-                    "concurrentExceptions": [],
-                }
-                for error in shown
-            ],
+            "entries": [_exception(error, attempts.get(error.task_name)) for error in shown],
             "truncated": len(details.exceptions) > limit,
         },
+    }
+
+
+def _exception(error: ErrorInfo, attempt: Attempt | None) -> Json:
+    placed = attempt is not None and attempt.task_executor_id
+    return {
+        "exceptionName": error.summary.partition(":")[0],
+        "stacktrace": _stack(error.user_traceback or error.traceback, error.summary),
+        "timestamp": error.timestamp_ms,
+        "taskName": error.task_name or None,
+        "endpoint": endpoint_of(attempt) if attempt and placed else error.location or None,
+        "taskManagerId": attempt.task_executor_id if attempt and placed else None,
+        "failureLabels": {},
+        "concurrentExceptions": [],
+    }
+
+
+def _attempts_by_task(details: JobDetails) -> dict[str, Attempt]:
+    """Returns the attempts by their names in errors, "Map (2/4)#0"."""
+    return {
+        f"{vertex.name} ({subtask.index + 1}/{vertex.parallelism})#{attempt.number}": attempt
+        for vertex in details.vertices
+        for subtask in vertex.subtasks
+        for attempt in subtask.attempts
     }
 
 
@@ -204,7 +347,6 @@ def _stack(traceback: str, summary: str) -> str:
     return traceback or summary
 
 
-def _task_counts(counts: Mapping[str, int], *, total: bool) -> Json:
+def _task_counts(counts: Mapping[str, int]) -> Json:
     shown = dict.fromkeys((state.name.lower() for state in ExecutionState), 0)
-    shown |= {name.lower(): count for name, count in counts.items()}
-    return {"total": sum(counts.values()), **shown} if total else shown
+    return {"total": sum(counts.values()), **shown, **{k.lower(): n for k, n in counts.items()}}

@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.rest.flink.actions import ActionRoutes
+from dispatcher.rest.flink.applications import ApplicationRoutes
 from dispatcher.rest.flink.checkpoints import CheckpointRoutes
 from dispatcher.rest.flink.cluster import ClusterRoutes
+from dispatcher.rest.flink.job_manager import JobManagerRoutes
 from dispatcher.rest.flink.jobs import JobRoutes
 from dispatcher.rest.flink.task_managers import TaskManagerRoutes
+from dispatcher.rest.flink.vertices import VertexRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler
 
-_GROUPS = (ClusterRoutes, JobRoutes, CheckpointRoutes, ActionRoutes, TaskManagerRoutes)
+# A path that several routes match belongs to the first of them.
+_GROUPS = (
+    ClusterRoutes,
+    ApplicationRoutes,
+    JobRoutes,
+    VertexRoutes,
+    CheckpointRoutes,
+    ActionRoutes,
+    TaskManagerRoutes,
+    JobManagerRoutes,
+)
 
 
 class FlinkRoutes:
