@@ -6,8 +6,9 @@ import { Empty } from "./views.js";
  * `after(row)`: what stands below a row, or null.
  *
  * A column with `value` can be sorted by it, numbers (`numeric`, or aligned right) downwards first.
- * Unknown values sort last. `wide` columns are hidden on phones. If the server sorts, pass `sort` and `onSort` (`{key, descending}`), and `sortable: true`
- * in the columns that it can sort by. `caption` names the table for screen readers.
+ * Unknown values sort last. `wide` columns are hidden on phones. If the server sorts, pass `sort` and
+ * `onSort` (`{key, descending}`), and `sortable: true` in the columns that it can sort by. `caption`
+ * names the table for screen readers.
  */
 export function Table({
   columns,
