@@ -22,6 +22,7 @@ from dispatcher.job_logs import cluster_logs
 from dispatcher.job_store import Fenced, NotWritten, Superseded
 from dispatcher.results import ChunkOutOfOrder, ResultsGone, ResultsNotWritten, follow
 from dispatcher.shell import NotLeading, Shell, wait_for_change
+from dispatcher.thread_dump import dump_masters
 from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
@@ -33,6 +34,7 @@ from firesteel._proto import (
     process_info_pb2,
     resource_manager_pb2,
 )
+from firesteel._proto.inspections_pb2_grpc import ThreadsStub
 from firesteel._proto.process_info_pb2_grpc import ProcessInfoStub
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
@@ -55,6 +57,7 @@ WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a ch
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
 TASK_EXECUTOR_TIMEOUT_S = 5.0
+THREADS_TIMEOUT_S = 10.0  # a TaskExecutor waits for its slots
 INSPECTION_GRACE_S = 10.0  # the JobMaster answers earlier
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -417,12 +420,31 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 await pass_on(context, error)
             await _silent(request.task_executor_id, error, context)
 
+    async def DumpThreads(
+        self, request: inspections_pb2.DumpThreadsRequest, context: _Context
+    ) -> inspections_pb2.ThreadDump:
+        if not request.task_executor_id:
+            return await dump_masters(self._shell)
+        stub: Any = ThreadsStub(await self._channel_of(request.task_executor_id, context))  # type: ignore[no-untyped-call]
+        try:
+            dump: inspections_pb2.ThreadDump = await stub.DumpThreads(
+                request, timeout=THREADS_TIMEOUT_S
+            )
+        except grpc.aio.AioRpcError as error:
+            await _silent(request.task_executor_id, error, context)
+        return dump
+
     async def _task_executor(self, task_executor_id: str, context: _Context) -> Any:
         """Returns the stub of a TaskExecutor."""
+        channel = await self._channel_of(task_executor_id, context)
+        return ProcessInfoStub(channel)  # type: ignore[no-untyped-call]
+
+    async def _channel_of(self, task_executor_id: str, context: _Context) -> grpc.aio.Channel:
+        """Returns a channel to a TaskExecutor."""
         overview = await self._resources()
         for executor in overview.task_executors:
             if executor.task_executor_id == task_executor_id:
-                return ProcessInfoStub(self._shell.channel(executor.address))  # type: ignore[no-untyped-call]
+                return self._shell.channel(executor.address)
         problem = overview.resource_manager_problem
         await abort(
             context,

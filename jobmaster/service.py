@@ -20,6 +20,7 @@ from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
+    inspections_pb2,
     job_master_pb2,
     job_master_pb2_grpc,
 )
@@ -31,6 +32,7 @@ from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import Leaders, Office
+from firesteel.common.rpc import threads
 from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.job_details import without_tasks
 from firesteel.common.rpc.link import Link
@@ -121,7 +123,14 @@ class JobMasterProcess:
     async def start(self) -> None:
         """Serves TaskExecutors from now on. Raises AddressTaken."""
         transport = self._platform.transport
-        self._server = transport.server([job_master_pb2.DESCRIPTOR.services_by_name["JobMaster"]])
+        self._server = transport.server(
+            [
+                job_master_pb2.DESCRIPTOR.services_by_name["JobMaster"],
+                inspections_pb2.DESCRIPTOR.services_by_name["Threads"],
+            ]
+        )
+        process = f"JobMaster {self.job_master_id[:8]}"
+        threads.add_to_server(self._server, threads.ThreadsServicer(process))
         job_master_pb2_grpc.add_JobMasterServicer_to_server(self._servicer, self._server)  # type: ignore[no-untyped-call]
         self.address = transport.bind(self._server, self._host, 0)
         await self._server.start()

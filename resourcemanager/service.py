@@ -11,7 +11,12 @@ from pathlib import Path
 
 import structlog
 
-from firesteel._proto import job_logs_pb2, resource_manager_pb2, resource_manager_pb2_grpc
+from firesteel._proto import (
+    inspections_pb2,
+    job_logs_pb2,
+    resource_manager_pb2,
+    resource_manager_pb2_grpc,
+)
 from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import IdSource
@@ -19,7 +24,7 @@ from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection, Office, lead
 from firesteel.common.metrics import Sample, leader_sample
 from firesteel.common.resources import slot_resources
-from firesteel.common.rpc import job_logs
+from firesteel.common.rpc import job_logs, threads
 from firesteel.common.rpc.gate import Gate
 from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core.core import SlotManager
@@ -74,6 +79,7 @@ class ResourceManager:
             [
                 resource_manager_pb2.DESCRIPTOR.services_by_name["ResourceManager"],
                 job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"],
+                inspections_pb2.DESCRIPTOR.services_by_name["Threads"],
             ]
         )
         self.address = transport.bind(self._server, host, port)
@@ -93,6 +99,7 @@ class ResourceManager:
             self._gate, self._server
         )
         job_logs.add_to_server(self._server, self._logs)
+        threads.add_to_server(self._server, threads.ThreadsServicer("ResourceManager"))
 
     async def start(self) -> None:
         """Starts to answer; an uncontested ResourceManager also leads from now on."""

@@ -71,6 +71,10 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
         if self._folder is not None:
             temporary.remove(self._folder)
 
+    @property
+    def connected(self) -> list[ExecutorId]:
+        return list(self._links)
+
     def send(self, executor_id: ExecutorId, message: executor_pb2.TaskExecutorToExecutor) -> None:
         if (link := self._links.get(executor_id)) is not None:
             link.put_nowait(message)

@@ -16,6 +16,7 @@ import structlog
 from firesteel._proto import (
     common_pb2,
     executor_pb2,
+    inspections_pb2,
     job_logs_pb2,
     process_info_pb2,
     resource_manager_pb2,
@@ -27,7 +28,7 @@ from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
-from firesteel.common.rpc import job_logs, process_info
+from firesteel.common.rpc import job_logs, process_info, threads
 from firesteel.common.rpc.convert import JOB_KEYS, SLOT_STATUS
 from firesteel.common.security.job_keys import WINDOW_S
 from firesteel.common.service.core_loop import CoreLoop
@@ -41,6 +42,7 @@ from taskexecutor.job_files import JobFiles
 from taskexecutor.memory import SlotMemory, slot_memory
 from taskexecutor.results import Results
 from taskexecutor.servicer import ExecutorLinkServicer
+from taskexecutor.slot_threads import SlotThreads
 from taskexecutor.streams import JobMasterStream, ResourceManagerStream
 
 log = structlog.get_logger(__name__)
@@ -113,6 +115,7 @@ class TaskExecutor:
             broken=self._link_broken,
             platform=platform,
         )
+        self._slot_threads = SlotThreads(self._links.send)
         self._leaders = leaders or leaders_of(conf)
         self._files = JobFiles(
             directory,
@@ -149,7 +152,15 @@ class TaskExecutor:
             [
                 job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"],
                 process_info_pb2.DESCRIPTOR.services_by_name["ProcessInfo"],
+                inspections_pb2.DESCRIPTOR.services_by_name["Threads"],
             ]
+        )
+        threads.add_to_server(
+            self._server,
+            threads.ThreadsServicer(
+                f"TaskExecutor {self.task_executor_id}",
+                lambda: self._slot_threads.dump(self._links.connected),
+            ),
         )
         job_logs.add_to_server(self._server, self._logs)
         info = process_info.ProcessInfo(self._conf, self._metrics, self._logs)
@@ -344,6 +355,8 @@ class TaskExecutor:
         kind = message.WhichOneof("message")
         if kind == "metrics":
             self._samples[executor_id] = self._labelled(message.metrics.samples)
+        elif kind == "threads":
+            self._slot_threads.answered(executor_id, message.threads)
         elif kind == "ready":
             log.info(
                 "a slot's process is ready",

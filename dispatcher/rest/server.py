@@ -15,6 +15,7 @@ import grpc
 import structlog
 from aiohttp import web
 
+from dispatcher.rest.firesteel.inspections import InspectionRoutes
 from dispatcher.rest.firesteel.session import Sessions
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
@@ -92,7 +93,11 @@ class RestServer:
 
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of the other routes of the table of access."""
-        return {**self._pages.handlers(), **self._sessions.handlers()}
+        return {
+            **self._pages.handlers(),
+            **self._sessions.handlers(),
+            **InspectionRoutes(self._gateway).handlers(),
+        }
 
     # ---- every request
 

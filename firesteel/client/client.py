@@ -25,6 +25,7 @@ import pyarrow as pa
 from firesteel._proto import (
     access_pb2,
     dispatcher_pb2,
+    inspections_pb2,
     job_logs_pb2,
     job_master_pb2,
     resource_manager_pb2,
@@ -44,6 +45,15 @@ from firesteel.client.job_details import (
     StopProgress,
 )
 from firesteel.common.config import Configuration, options
+from firesteel.common.ids import JobId, VertexId
+from firesteel.common.inspections import (
+    FlameGraph,
+    Inspection,
+    RowSampling,
+    SampledRows,
+    StackSampling,
+    TaskInspection,
+)
 from firesteel.common.job_graph import Blob, JobGraph
 from firesteel.common.job_log.lines import LogLine
 from firesteel.common.rpc.access_messages import (
@@ -54,7 +64,7 @@ from firesteel.common.rpc.access_messages import (
     CreatedToken,
     TokenDescription,
 )
-from firesteel.common.rpc.convert import JOB_GRAPH
+from firesteel.common.rpc.convert import FLAME_GRAPH, JOB_GRAPH, SAMPLED_ROWS, TASK_INSPECTION
 from firesteel.common.rpc.job_logs import LINE
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
@@ -164,6 +174,41 @@ class Client:
         """
         request = job_master_pb2.CancelJobRequest(job_id=job_id)
         self._call("CancelJob", request, repeats=True)
+
+    def sample_stacks(
+        self, job_id: str, vertex_id: str, subtask: int = 0, *, seconds: float = 5.0
+    ) -> FlameGraph:
+        """Samples the stacks of a running task, which continues, for at most 30 s.
+
+        Raises FiresteelError if the task does not run or its slot is busy with another inspection.
+        """
+        response = self._inspect(job_id, vertex_id, subtask, StackSampling(seconds=seconds))
+        return FLAME_GRAPH.decode(response.flame_graph)
+
+    def sample_rows(
+        self, job_id: str, vertex_id: str, subtask: int = 0, *, count: int = 20
+    ) -> SampledRows:
+        """Returns the next rows that a running task sends to its consumers, at most 100; fewer, if
+        no more flow within ten seconds. Raises FiresteelError as `sample_stacks` does, for a sink,
+        and on clusters that show no rows.
+        """
+        response = self._inspect(job_id, vertex_id, subtask, RowSampling(count=count))
+        return SAMPLED_ROWS.decode(response.sampled_rows)
+
+    def _inspect(
+        self, job_id: str, vertex_id: str, subtask: int, inspection: Inspection
+    ) -> inspections_pb2.InspectTaskResponse:
+        asked = TaskInspection(
+            job_id=JobId(job_id),
+            vertex_id=VertexId(vertex_id),
+            subtask=subtask,
+            inspection=inspection,
+        )
+        request, timeout_s = TASK_INSPECTION.encode(asked), inspection.seconds + CALL_TIMEOUT_S
+        response: inspections_pb2.InspectTaskResponse = self._answered(
+            lambda: self._dispatcher.InspectTask(request, timeout=timeout_s)
+        )
+        return response
 
     def savepoint(self, job_id: str, directory: str = "") -> str:
         """Takes a savepoint of a running job, and returns its path when it is complete.

@@ -8,6 +8,7 @@ from dispatcher.rest.flink.actions import ActionRoutes
 from dispatcher.rest.flink.applications import ApplicationRoutes
 from dispatcher.rest.flink.checkpoints import CheckpointRoutes
 from dispatcher.rest.flink.cluster import ClusterRoutes
+from dispatcher.rest.flink.inspections import FlinkInspectionRoutes
 from dispatcher.rest.flink.job_manager import JobManagerRoutes
 from dispatcher.rest.flink.jobs import JobRoutes
 from dispatcher.rest.flink.task_managers import TaskManagerRoutes
@@ -25,6 +26,7 @@ _GROUPS = (
     ActionRoutes,
     TaskManagerRoutes,
     JobManagerRoutes,
+    FlinkInspectionRoutes,
 )
 
 

@@ -217,6 +217,11 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "POST /jobs/{job}/savepoints",
                 "POST /jobs/{job}/checkpoints",
                 "POST /savepoint-disposal",
+                "GET /jobs/{job}/vertices/{vertex}/flamegraph",
+                "GET /taskmanagers/{task_manager}/thread-dump",
+                "GET /jobmanager/thread-dump",
+                "POST /firesteel/v1/jobs/{job}/flamegraph",
+                "POST /firesteel/v1/jobs/{job}/rows",
             ),
         ),
     )
