@@ -10,6 +10,7 @@ import click
 import structlog
 
 from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.limits import Limits
 from dispatcher.rest.server import RestServer
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.leader import Office
@@ -31,7 +32,7 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     leaders = leaders_of(process.conf)
     gateway = Gateway(leaders.of(Office.DISPATCHER, dispatcher), process.security)
     names = frozenset({process.host, socket.gethostname().lower()})
-    server = RestServer(gateway, process.security, hosts=names)
+    server = RestServer(gateway, process.security, hosts=names, limits=Limits(process.conf))
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())
     await leaders.start()

@@ -19,6 +19,7 @@ from dispatcher.rest.firesteel.inspections import InspectionRoutes
 from dispatcher.rest.firesteel.session import Sessions
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.limits import Limits
 from dispatcher.rest.pages import HEADERS, Pages
 from dispatcher.rest.requests import TOKEN, Handler, Refusal
 from firesteel.common.security.access import ROUTES, Access
@@ -49,22 +50,27 @@ class RestServer:
         security: Security | None,
         *,
         hosts: frozenset[str] = frozenset(),
+        limits: Limits | None = None,
     ) -> None:
         """`hosts`: the host names by which clients may name this server, besides `localhost` and
-        IP addresses.
+        IP addresses. `limits`: None: the default ones.
         """
+        self._limits = limits or Limits()
         self._security = security
         self._sessions = Sessions(security)
         self._pages = Pages()
         self._hosts = hosts | {"localhost"}
         self._gateway = gateway
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self._renewing: asyncio.Task[None] | None = None
         self.address = ""  # host:port, once it serves
 
     async def start(self, listener: socket.socket) -> None:
         """Serves the connections of a socket that listens, at `address`, from now on."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[self._limits.guard, self._guard]
+        )
         app.on_response_prepare.append(_add_headers)
         for prefixes, handlers in ((("", "/v1"), self.flink_handlers()), (("",), self.handlers())):
             for route, handler in handlers.items():
@@ -74,7 +80,7 @@ class RestServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
         context = self._security.http_context() if self._security else None
-        await web.SockSite(self._runner, listener, ssl_context=context).start()
+        self._server = await self._limits.serve(self._runner, listener, context)
         if context is not None and self._security is not None:
             self._renewing = asyncio.create_task(_renew(self._security, context))
         host, port = listener.getsockname()[:2]
@@ -83,6 +89,9 @@ class RestServer:
     async def stop(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._limits.close()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._gateway.close()
@@ -113,6 +122,8 @@ class RestServer:
             return await handler(request)
         except Refusal as refusal:
             return _errors(refusal.status, str(refusal))
+        except web.HTTPRequestEntityTooLarge as error:
+            return _errors(413, error.text or error.reason)
         except web.HTTPException as error:
             return _errors(error.status, f"{request.method} {request.path}: {error.reason}")
         except grpc.aio.AioRpcError as error:

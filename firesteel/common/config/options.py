@@ -96,6 +96,45 @@ SAMPLE_ROWS = _addresses.option(
     "Operators may look at rows that running tasks send, through every interface of the cluster.",
 )
 
+_limits = _Section("Limits of the REST API")
+REST_REQUEST_RATE = _limits.option(
+    "rest.limit.requests-per-second",
+    "float",
+    1000.0,
+    "Requests per second from one address, and of one token; twice as many at once. 0: no limit.",
+    minimum=0,
+)
+REST_FAILURE_RATE = _limits.option(
+    "rest.limit.failures-per-second",
+    "float",
+    1.0,
+    "Requests per second from one address without a valid token; 20 times as many at once. Those"
+    " with a valid token are answered nevertheless. 0: no limit.",
+    minimum=0,
+)
+REST_CONCURRENT_REQUESTS = _limits.option(
+    "rest.limit.concurrent-requests",
+    "int",
+    1000,
+    "Requests with one token that are answered at the same time, such as streams of logs.",
+    minimum=1,
+)
+REST_CONNECTIONS = _limits.option(
+    "rest.limit.connections",
+    "int",
+    1000,
+    "Connections from one address. Over the limit, a new one replaces one that is idle.",
+    minimum=1,
+)
+REST_READ_TIMEOUT = _limits.option(
+    "rest.limit.read-timeout",
+    "duration",
+    30.0,
+    "Connections that make no request for this time are closed, as are those of clients that send a"
+    " body with less than 1 kB/s, or read nothing of an answer for this time.",
+    minimum=0.1,
+)
+
 _security = _Section("Security")
 SECURITY_ENABLED = _security.option(
     "security.enabled",

@@ -22,6 +22,7 @@ from dispatcher.job_store import JobStore
 from dispatcher.rest.flink.checkpoints import checkpoints
 from dispatcher.rest.flink.jobs import exceptions, job
 from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.limits import Limits
 from dispatcher.rest.server import RestServer
 from dispatcher.service import Dispatcher
 from firesteel._proto import access_pb2
@@ -69,7 +70,11 @@ async def _served(
     await dispatcher.start()
     running = asyncio.create_task(dispatcher.run())
     rest_security = Security.of_process(conf, Role.REST, HOST) if secured else None
-    rest = RestServer(Gateway(FixedLeader(dispatcher.address), rest_security), rest_security)
+    rest = RestServer(
+        Gateway(FixedLeader(dispatcher.address), rest_security),
+        rest_security,
+        limits=Limits(Configuration({"rest.limit.failures-per-second": "0"})),
+    )
     await rest.start(socket.create_server((HOST, 0)))
     try:
         yield rest
