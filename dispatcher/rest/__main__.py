@@ -12,7 +12,7 @@ import structlog
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
 from dispatcher.rest.server import RestServer
-from firesteel.common.high_availability import leaders_of
+from firesteel.common.high_availability import elected, elected_address, leaders_of
 from firesteel.common.leader import Office
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
@@ -30,7 +30,11 @@ log = structlog.get_logger(__name__)
 async def main(process: ServiceProcess, dispatcher: str) -> None:
     """The REST API, served on the socket that is its standard input. Its Dispatcher starts it."""
     leaders = leaders_of(process.conf)
-    gateway = Gateway(leaders.of(Office.DISPATCHER, dispatcher), process.security)
+    gateway = Gateway(
+        leaders.of(Office.DISPATCHER, dispatcher),
+        process.security,
+        cluster_name=elected_address(process.conf) if elected(process.conf) else dispatcher,
+    )
     names = frozenset({process.host, socket.gethostname().lower()})
     server = RestServer(gateway, process.security, hosts=names, limits=Limits(process.conf))
     stopping = asyncio.Event()

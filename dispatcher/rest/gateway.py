@@ -16,8 +16,9 @@ from typing import Any
 import grpc
 from aiohttp import web
 
+from dispatcher.rest.answers import Answer
 from dispatcher.rest.operations import Operations
-from dispatcher.rest.requests import TOKEN, Refusal
+from dispatcher.rest.requests import IDENTITY, TOKEN, Refusal
 from firesteel._proto import (
     access_pb2,
     access_pb2_grpc,
@@ -36,15 +37,17 @@ from firesteel.client.job_details import (
     JobOverview,
 )
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.leader import LeaderRetriever
+from firesteel.common.leader import Leader, LeaderRetriever
 from firesteel.common.rpc.bearer import AUTHORIZATION, CALLER_ADDRESS, REST_TOKEN
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.credentials import BEARER
+from firesteel.common.security.roles import Identity
 from firesteel.common.security.security import Security
 
 KEPT_S = 0.25  # answers that all viewers share
 REVOKED_KEPT_S = 1.0
+MAX_KEPT = 1_000
 CALL_TIMEOUT_S = 10.0
 _REVOKED_TIMEOUT_S = 2.0
 
@@ -63,7 +66,10 @@ class _Leader:
 class Gateway:
     """Calls the leading Dispatcher, until `close`."""
 
-    def __init__(self, dispatcher: LeaderRetriever, security: Security | None) -> None:
+    def __init__(
+        self, dispatcher: LeaderRetriever, security: Security | None, *, cluster_name: str = ""
+    ) -> None:
+        self.cluster_name = cluster_name
         self._retriever = dispatcher
         self._security = security
         self._leader: _Leader | None = None
@@ -101,6 +107,15 @@ class Gateway:
         await self.operations.stop()
         self._leave()
         await asyncio.gather(*self._closing)
+
+    @property
+    def leader(self) -> Leader | None:
+        """The leading Dispatcher."""
+        return self._retriever.leader
+
+    def caller(self, request: web.Request) -> Identity | None:
+        """Returns who made the request; None without security."""
+        return request.get(IDENTITY)
 
     def metadata(self, request: web.Request) -> tuple[tuple[str, str], ...]:
         """The token and the address of the caller, and the token of this process, which vouches for
@@ -143,8 +158,28 @@ class Gateway:
         if kept is None or now_s >= until_s or _has_failed(kept):
             kept = asyncio.ensure_future(load())
             self._kept = {k: v for k, v in self._kept.items() if now_s < v[0]}
-            self._kept[key] = (now_s + kept_s, kept)
+            if len(self._kept) < MAX_KEPT:
+                self._kept[key] = (now_s + kept_s, kept)
         return await asyncio.shield(kept)
+
+    async def answer(
+        self,
+        request: web.Request,
+        load: Callable[[], Awaitable[Any]],
+        *,
+        kept_s: float = KEPT_S,
+    ) -> web.Response:
+        """Answers a GET request with JSON that all viewers of its path and query share."""
+
+        async def encode() -> Answer:
+            return Answer(await load())
+
+        answer: Answer = await self.shared(f"answer {request.path_qs}", encode, kept_s=kept_s)
+        return answer.response(request)
+
+    def forget(self) -> None:
+        """Makes the next caller load every answer anew."""
+        self._kept.clear()
 
     async def jobs(self, request: web.Request) -> list[JobOverview]:
         async def load() -> list[JobOverview]:

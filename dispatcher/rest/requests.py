@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from firesteel.common.security.roles import Identity
+
 TOKEN = web.RequestKey("token", str)  # the caller's, verified
+IDENTITY = web.RequestKey("identity", Identity)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -39,6 +42,14 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise Refusal(400, f"{name} must be a string, not {value!r}")
     return value or ""
+
+
+def choice_of(request: web.Request, name: str, allowed: Sequence[str]) -> str:
+    """Returns the query's value; the first one that is allowed if it is missing or empty."""
+    text = request.query.get(name) or allowed[0]
+    if text not in allowed:
+        raise Refusal(400, f"{name}={text!r} is not allowed; expected {', '.join(allowed)}")
+    return text
 
 
 def count_of(request: web.Request, name: str, default: int) -> int:

@@ -15,13 +15,13 @@ import grpc
 import structlog
 from aiohttp import web
 
-from dispatcher.rest.firesteel.inspections import InspectionRoutes
+from dispatcher.rest.firesteel.routes import FiresteelRoutes
 from dispatcher.rest.firesteel.session import Sessions
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
 from dispatcher.rest.pages import HEADERS, Pages
-from dispatcher.rest.requests import TOKEN, Handler, Refusal
+from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
 from firesteel.common.security.access import ROUTES, Access
 from firesteel.common.security.security import Security
 from firesteel.errors import FiresteelError
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 2**20
 RENEW_S = 3600.0  # how often the certificate is looked at
+_SAFE_METHODS = ("GET", "HEAD")
 _STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: 401,
     grpc.StatusCode.PERMISSION_DENIED: 403,
@@ -105,7 +106,7 @@ class RestServer:
         return {
             **self._pages.handlers(),
             **self._sessions.handlers(),
-            **InspectionRoutes(self._gateway).handlers(),
+            **FiresteelRoutes(self._gateway).handlers(),
         }
 
     # ---- every request
@@ -119,7 +120,10 @@ class RestServer:
             if not (access.public and request.method == "GET"):  # a link on another site
                 _check_origin(request)
             await self._check_role(request, access)
-            return await handler(request)
+            answer = await handler(request)
+            if request.method not in _SAFE_METHODS:
+                self._gateway.forget()  # the caller sees what it changed
+            return answer
         except Refusal as refusal:
             return _errors(refusal.status, str(refusal))
         except web.HTTPRequestEntityTooLarge as error:
@@ -149,7 +153,7 @@ class RestServer:
         identity = self._sessions.identity(token)
         if request.match_info.http_exception is None and not access.allows(identity):
             raise Refusal(403, f"{identity} may not do this, which is for: {access}")
-        request[TOKEN] = token
+        request[TOKEN], request[IDENTITY] = token, identity
 
 
 def _access_of(request: web.Request) -> Access:

@@ -60,10 +60,16 @@ class JobRoutes:
         return answer(job_ids(await self._gateway.jobs(request)))
 
     async def _jobs_overview(self, request: web.Request) -> web.Response:
-        return answer(jobs_overview(await self._gateway.jobs(request), now_ms()))
+        async def load() -> Json:
+            return jobs_overview(await self._gateway.jobs(request), now_ms())
+
+        return await self._gateway.answer(request, load)
 
     async def _job(self, request: web.Request) -> web.Response:
-        return answer(job(await self._gateway.details(request), now_ms()))
+        async def load() -> Json:
+            return job(await self._gateway.details(request), now_ms())
+
+        return await self._gateway.answer(request, load)
 
     async def _job_status(self, request: web.Request) -> web.Response:
         return answer({"status": (await self._gateway.details(request)).status.name})

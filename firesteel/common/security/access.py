@@ -205,6 +205,17 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /jobmanager/logs",
                 "GET /jobmanager/logs/{file}",
                 "POST /firesteel/v1/session/codes",
+                "GET /firesteel/v1/me",
+                "GET /firesteel/v1/cluster",
+                "GET /firesteel/v1/jobs",
+                "GET /firesteel/v1/jobs/{job}",
+                "GET /firesteel/v1/jobs/{job}/vertices/{vertex}",
+                "GET /firesteel/v1/jobs/{job}/checkpoints",
+                "GET /firesteel/v1/jobs/{job}/checkpoints/{checkpoint}",
+                "GET /firesteel/v1/jobs/{job}/exceptions",
+                "GET /firesteel/v1/jobs/{job}/logs",
+                "GET /firesteel/v1/savepoints",
+                "GET /firesteel/v1/operations/{operation}",
             ),
         ),
         (
@@ -222,8 +233,14 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /jobmanager/thread-dump",
                 "POST /firesteel/v1/jobs/{job}/flamegraph",
                 "POST /firesteel/v1/jobs/{job}/rows",
+                "POST /firesteel/v1/jobs/{job}/cancel",
+                "POST /firesteel/v1/jobs/{job}/stop",
+                "POST /firesteel/v1/jobs/{job}/savepoints",
+                "DELETE /firesteel/v1/jobs/{job}",
+                "POST /firesteel/v1/savepoints/dispose",
             ),
         ),
+        (_people(Role.ADMIN), ("GET /firesteel/v1/audit",)),
     )
     for verb, path in (route.split(" ", 1) for route in routes)
 }

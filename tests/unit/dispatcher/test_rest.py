@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -194,6 +195,52 @@ async def test_an_unknown_job_is_404(page: str, rest, keys) -> None:
     status, answer = await _call(rest, f"GET /jobs/{UNKNOWN}{page}", keys.token())
     assert status == 404
     assert UNKNOWN in answer["errors"][0]
+
+
+async def test_jobs_are_shown_as_the_dashboard_shows_them(rest, keys) -> None:
+    token, v1 = keys.token(), "GET /firesteel/v1"
+    _, listed = await _call(rest, f"{v1}/jobs", token)
+    assert [(job["id"], job["status"], job["tasks"]) for job in listed["jobs"]] == [
+        (ENDED, "FINISHED", {})
+    ]
+    _, job = await _call(rest, f"{v1}/jobs/{ENDED}", token)
+    assert (job["name"], job["vertices"], job["bottleneck"]) == ("<b>ended</b>", [], None)
+    _, me = await _call(rest, f"{v1}/me", token)
+    assert (me["name"], me["role"], set(me["may"].values())) == ("admin", "admin", {True})
+    _, cluster = await _call(rest, f"{v1}/cluster", token)
+    assert cluster["jobs"] == {"running": 0, "finished": 1, "canceled": 0, "failed": 0, "total": 1}
+    assert [(each["office"], each["leads"]) for each in cluster["masters"]] == [
+        ("dispatcher", True),
+        ("resource_manager", False),
+    ]
+    _, audit = await _call(rest, f"{v1}/audit", token)
+    assert audit == {"records": []}
+    _, logs = await _call(rest, f"{v1}/jobs/{ENDED}/logs?follow=true", token)
+    assert logs.endswith("event: end\ndata: {}\n\n")
+    assert (await _call(rest, f"{v1}/jobs/{UNKNOWN}/logs", token))[0] == 404
+    assert (await _call(rest, f"DELETE /firesteel/v1/jobs/{ENDED}", token))[0] == 204
+    assert (await _call(rest, f"{v1}/jobs/{ENDED}", token))[0] == 404
+
+
+async def test_the_failure_of_an_operation_is_polled(rest, keys) -> None:
+    token = keys.token()
+    _, started = await _call(rest, f"POST /firesteel/v1/jobs/{ENDED}/savepoints", token, json={})
+    poll = f"GET /firesteel/v1/operations/{started['operation']}"
+    while not (answer := (await _call(rest, poll, token))[1])["done"]:
+        pass
+    assert answer["result"] is None
+    assert "FINISHED" in answer["error"]
+
+
+async def test_an_answer_that_did_not_change_is_304(rest, keys, monkeypatch) -> None:
+    monkeypatch.setattr(rest._gateway, "answer", partial(rest._gateway.answer, kept_s=60.0))
+    own = {"Authorization": f"Bearer {keys.token()}"}
+    url = f"http://{rest.address}/firesteel/v1/jobs"
+    async with aiohttp.ClientSession(headers=own) as session:
+        async with session.get(url) as answer:
+            etag = answer.headers["ETag"]
+        async with session.get(url, headers={"If-None-Match": etag}) as answer:
+            assert (answer.status, await answer.read()) == (304, b"")
 
 
 async def test_an_ended_job_cannot_be_cancelled(rest, keys) -> None:

@@ -1,0 +1,183 @@
+"""The routes of /firesteel/v1, as pure functions and at a real Dispatcher."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from dispatcher.rest.answers import encoded
+from dispatcher.rest.firesteel.cluster import worth_reading
+from dispatcher.rest.firesteel.jobs import exceptions, job
+from dispatcher.rest.firesteel.logs import LogView
+from dispatcher.rest.firesteel.vertices import page
+from firesteel._proto import job_logs_pb2
+from firesteel.client.job_details import (
+    Attempt,
+    JobDetails,
+    JobOverview,
+    StatusChange,
+    Subtask,
+    Vertex,
+)
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.task_metrics import TaskMetrics
+from firesteel.errors import ErrorInfo
+
+JOB = "a" * 32
+
+
+def attempt(state: ExecutionState = ExecutionState.RUNNING, **metrics: float) -> Attempt:
+    return Attempt(
+        attempt_id="x",
+        number=0,
+        state=state,
+        host="h",
+        task_executor_id="t",
+        slot_index=0,
+        entered_ms={state: 1},
+        metrics=TaskMetrics(**metrics),
+        error=None,
+    )
+
+
+def vertex(*attempts: Attempt, vertex_id: str = "v") -> Vertex:
+    return Vertex(
+        vertex_id=vertex_id,
+        name="map",
+        parallelism=len(attempts),
+        max_parallelism=128,
+        slot_sharing_group="default",
+        operators=(),
+        subtasks=tuple(Subtask(index=i, attempts=(a,)) for i, a in enumerate(attempts)),
+        input_vertex_ids=(),
+    )
+
+
+def details(*vertices: Vertex, **changes: object) -> JobDetails:
+    whole = {
+        "job_id": JOB,
+        "name": "<script>alert(1)</script>",
+        "status": JobStatus.RUNNING,
+        "start_ms": 1,
+        "vertices": vertices,
+    }
+    return JobDetails(**{**whole, **changes})
+
+
+def test_shares_are_of_the_lifetime_and_unknown_without_one():
+    shown = job(details(vertex(attempt(busy_ms=30, idle_ms=60, back_pressured_ms=10))), 5)
+    assert shown["vertices"][0]["time"] == {
+        "busy": 0.3,
+        "idle": 0.6,
+        "back_pressured": 0.1,
+        "spark": 0.0,
+        "python": 0.0,
+        "exchange": 0.0,
+    }
+    assert set(job(details(vertex(attempt())), 5)["vertices"][0]["time"].values()) == {None}
+
+
+def test_the_watermark_lags_only_while_the_job_runs_and_its_input_has_not_ended():
+    def lag_ms(watermark_us: int | None, **changes: object) -> object:
+        running = vertex(attempt(watermark_us=watermark_us))
+        return job(details(running, **changes), 100)["vertices"][0]["watermark_lag_ms"]
+
+    assert lag_ms(60_000) == 40
+    assert lag_ms(200_000) == 0  # clocks differ
+    assert lag_ms(None) is None
+    assert lag_ms(2**63 - 1) is None
+    assert lag_ms(60_000, status=JobStatus.FINISHED) is None
+
+
+def test_numbers_that_json_does_not_have_are_null():
+    assert json.loads(encoded({"a": [math.nan, {"b": math.inf}, 1.5]})) == {
+        "a": [None, {"b": None}, 1.5]
+    }
+
+
+@pytest.mark.parametrize(
+    ("sort", "descending", "indexes"),
+    [
+        ("index", False, [1, 2]),
+        ("index", True, [2, 1]),
+        ("busy", True, [3, 0]),
+        ("records_in", False, [3, 0]),
+    ],
+)
+def test_subtasks_are_sorted_before_the_page_is_cut(sort, descending, indexes):
+    attempts = [
+        attempt(records_in=records, busy_ms=busy_ms, idle_ms=10 - busy_ms)
+        for records, busy_ms in [(10, 5.0), (20, 9.0), (5, 1.0), (7, 7.0)]
+    ]
+    shown = page(vertex(*attempts), 1, 2, sort, descending)
+    assert shown["total"] == 4
+    assert [each["index"] for each in shown["subtasks"]] == indexes
+
+
+def test_a_failure_says_whether_the_job_ran_again():
+    failure = ErrorInfo(summary="ValueError: x", timestamp_ms=10)
+
+    def restarted(*statuses: JobStatus) -> object:
+        entered = tuple(StatusChange(s, 10 + i) for i, s in enumerate(statuses))
+        whole = details(
+            exceptions=(failure,), entered_ms=(StatusChange(JobStatus.RUNNING, 5), *entered)
+        )
+        return exceptions(whole)["exceptions"][0]["restarted"]
+
+    assert restarted() is None
+    assert restarted(JobStatus.RESTARTING) is True
+    assert restarted(JobStatus.FAILING, JobStatus.FAILED) is False
+
+
+def test_the_newest_jobs_are_read_for_the_overview():
+    def overview(number: int, status: JobStatus) -> JobOverview:
+        return JobOverview(
+            job_id=str(number),
+            name="",
+            status=status,
+            start_ms=number,
+            end_ms=number,
+            tasks_by_state={},
+        )
+
+    jobs = [overview(n, JobStatus.RUNNING if n % 2 else JobStatus.FAILED) for n in range(100)]
+    read = worth_reading([*jobs, overview(101, JobStatus.FINISHED)])
+    assert [job.job_id for job in read[:2]] == ["99", "97"]
+    assert [job.job_id for job in read[20:]] == [str(n) for n in range(98, 79, -2)]
+
+
+def batch(*texts: str, complete_us: int = 0) -> job_logs_pb2.JobLogLines:
+    lines = [job_logs_pb2.JobLogLine(time_us=1_000, process="slot-0[7]", text=t) for t in texts]
+    return job_logs_pb2.JobLogLines(lines=lines, complete_us=complete_us)
+
+
+def ours(level: str, event: str) -> str:
+    return f"timestamp=2026-01-01T00:00:00.0Z level={level} process=slot-0[7] event={event}"
+
+
+def test_a_view_of_logs_opens_with_the_last_lines_and_continues():
+    view = LogView(lines=2, least="debug", text="", opened_us=50)
+    assert view.add(batch(ours("info", "a"), ours("info", "b"), complete_us=10)) == []
+    opened = view.add(batch(ours("error", "c"), complete_us=60))
+    assert [line["text"] for line in opened] == ["event=b", "event=c"]
+    assert [line["text"] for line in view.add(batch(ours("info", "d")))] == ["event=d"]
+
+
+def test_lines_are_filtered_by_level_and_text_and_tracebacks_keep_the_level_of_theirs():
+    view = LogView(lines=9, least="warning", text="T", opened_us=0)
+    lines = view.add(
+        batch(
+            ours("info", "test"),
+            ours("error", "test"),
+            "  Traceback",
+            "printed text",
+            "2026-01-01T00:00:00.1Z WARN Task",
+        )
+    )
+    assert [(line["level"], line["text"]) for line in lines] == [
+        ("error", "event=test"),
+        ("error", "  Traceback"),
+        ("warning", "2026-01-01T00:00:00.1Z WARN Task"),
+    ]
