@@ -178,7 +178,7 @@ class Gateway:
         return answer.response(request)
 
     def forget(self) -> None:
-        """Makes the next caller load every answer anew."""
+        """Drops the answers that are kept."""
         self._kept.clear()
 
     async def jobs(self, request: web.Request) -> list[JobOverview]:
