@@ -18,8 +18,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 class Answer:
     """An answer to a GET request. Its ETag is that of its content."""
 
-    def __init__(self, content: Any) -> None:
-        self._body = encoded(content)
+    def __init__(self, content: Any, *, unknown: int | None = None) -> None:
+        self._body = encoded(content, unknown=unknown)
         self._etag = f'"{hashlib.blake2b(self._body, digest_size=16).hexdigest()}"'
 
     @functools.cached_property
@@ -40,24 +40,26 @@ class Answer:
         return web.Response(body=body, content_type="application/json", headers=headers)
 
 
-def encoded(content: Any) -> bytes:
-    """Returns the JSON of an answer, with null in place of NaN and infinities."""
+def encoded(content: Any, *, unknown: int | None = None) -> bytes:
+    """Returns the JSON of an answer. `unknown` replaces NaN and infinities, which JSON does not
+    have.
+    """
     try:
         return _json(content)
     except ValueError:
-        return _json(_finite(content))
+        return _json(_finite(content, unknown))
 
 
 def _json(content: Any) -> bytes:
     return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _finite(content: Any) -> Any:
+def _finite(content: Any, unknown: int | None) -> Any:
     match content:
         case float() if not math.isfinite(content):
-            return None
+            return unknown
         case dict():
-            return {key: _finite(value) for key, value in content.items()}
+            return {key: _finite(value, unknown) for key, value in content.items()}
         case list() | tuple():
-            return [_finite(value) for value in content]
+            return [_finite(value, unknown) for value in content]
     return content

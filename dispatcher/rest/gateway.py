@@ -168,11 +168,14 @@ class Gateway:
         load: Callable[[], Awaitable[Any]],
         *,
         kept_s: float = KEPT_S,
+        unknown: int | None = None,
     ) -> web.Response:
-        """Answers a GET request with JSON that all viewers of its path and query share."""
+        """Answers a GET request with JSON that all viewers of its path and query share. `unknown`
+        replaces NaN and infinities.
+        """
 
         async def encode() -> Answer:
-            return Answer(await load())
+            return Answer(await load(), unknown=unknown)
 
         answer: Answer = await self.shared(f"answer {request.path_qs}", encode, kept_s=kept_s)
         return answer.response(request)

@@ -63,13 +63,13 @@ class JobRoutes:
         async def load() -> Json:
             return jobs_overview(await self._gateway.jobs(request), now_ms())
 
-        return await self._gateway.answer(request, load)
+        return await self._gateway.answer(request, load, unknown=0)
 
     async def _job(self, request: web.Request) -> web.Response:
         async def load() -> Json:
             return job(await self._gateway.details(request), now_ms())
 
-        return await self._gateway.answer(request, load)
+        return await self._gateway.answer(request, load, unknown=0)
 
     async def _job_status(self, request: web.Request) -> web.Response:
         return answer({"status": (await self._gateway.details(request)).status.name})

@@ -6,7 +6,6 @@ Flink's clients repeat a call for a minute if a number is missing, so every numb
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from dispatcher.rest.answers import encoded
 from dispatcher.rest.requests import Refusal
 from firesteel.common.states import ExecutionState
 
@@ -32,23 +32,9 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def answer(shown: Any, *, status: int = 200) -> web.Response:
-    """Returns JSON; 0 replaces NaN and infinities, which JSON does not have."""
-    try:
-        text = json.dumps(shown, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(shown), allow_nan=False)
-    return web.Response(text=text, status=status, content_type="application/json")
-
-
-def _finite(shown: Any) -> Any:
-    match shown:
-        case float():
-            return shown if math.isfinite(shown) else 0.0
-        case dict():
-            return {name: _finite(value) for name, value in shown.items()}
-        case list():
-            return [_finite(value) for value in shown]
-    return shown
+    """Returns JSON; 0 replaces NaN and infinities."""
+    body = encoded(shown, unknown=0)
+    return web.Response(body=body, status=status, content_type="application/json")
 
 
 def now_ms() -> int:
