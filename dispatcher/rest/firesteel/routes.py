@@ -14,7 +14,15 @@ from dispatcher.rest.firesteel.vertices import VertexRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler
 
-_GROUPS = (ClusterRoutes, JobRoutes, VertexRoutes, CheckpointRoutes, LogRoutes, ActionRoutes, InspectionRoutes)
+_GROUPS = (
+    ClusterRoutes,
+    JobRoutes,
+    VertexRoutes,
+    CheckpointRoutes,
+    LogRoutes,
+    ActionRoutes,
+    InspectionRoutes,
+)
 
 
 class FiresteelRoutes:
