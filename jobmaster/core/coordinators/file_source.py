@@ -124,6 +124,8 @@ class FileSourceEnumerator(SplitEnumerator):
         return json.dumps(to_json(parts), separators=(",", ":"))
 
     def backlog(self) -> Mapping[str, int]:
+        if not self._listed:
+            return {}
         splits, files, sizes, first = self._splits, self._files, self._sizes, self._next
         for split in splits[len(sizes) :]:
             sizes.append((sizes[-1] if sizes else 0) + self._size(split))
