@@ -11,6 +11,7 @@ largest value counts.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 import os
 import re
@@ -179,11 +180,13 @@ class Registry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, dict[_Labels, float]] = {}
+        keys: dict[_Labels, _Labels] = {}  # without dropped labels
         for name, labels, value in self._samples():
             if not self._allowed(name):
                 continue
             series = families.setdefault(name, {})
-            key = self._without_dropped(labels)
+            if (key := keys.get(labels)) is None:
+                key = keys[labels] = self._without_dropped(labels)
             series[key] = _merged(name, series[key], value) if key in series else value
         for name, series in sorted(families.items()):
             family = GaugeMetricFamily(name, name)
@@ -242,8 +245,13 @@ class Registry(Collector):
             yield _name(name), labels, gauge.value
         for source in sources:
             try:
+                samples = list(source())
+                keys: dict[int, _Labels] = {}  # of mappings that are alive
+                for _, of_sample, _ in samples:
+                    if id(of_sample) not in keys:
+                        keys[id(of_sample)] = _key(of_sample)
                 yield from [
-                    (_name(name), _key(labels), float(value)) for name, labels, value in source()
+                    (_name(name), keys[id(labels)], float(value)) for name, labels, value in samples
                 ]
             except Exception:  # one bad source must not hide all others
                 if id(source) not in self._failed_sources:
@@ -312,6 +320,7 @@ def _key(labels: Mapping[str, str]) -> _Labels:
     return tuple(sorted((str(name), str(value)) for name, value in labels.items()))
 
 
+@functools.lru_cache(maxsize=4_096)
 def _name(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_:]", "_", name)
 
