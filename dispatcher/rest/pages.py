@@ -64,6 +64,7 @@ class Pages:
             "/app.css",
             "/favicon.svg",
             "/app/{file}",
+            "/app/{folder}/{file}",
             "/vendor/{file}",
         )
         return {f"GET {route}": self._serve for route in routes}

@@ -137,6 +137,7 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /app.css",
                 "GET /favicon.svg",
                 "GET /app/{file}",
+                "GET /app/{folder}/{file}",
                 "GET /vendor/{file}",
                 "POST /firesteel/v1/session",
                 "DELETE /firesteel/v1/session",

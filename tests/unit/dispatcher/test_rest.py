@@ -136,6 +136,7 @@ def test_only_the_dashboards_files_and_the_log_in_are_public() -> None:
         "GET /",
         "GET /app.css",
         "GET /app/{file}",
+        "GET /app/{folder}/{file}",
         "GET /favicon.svg",
         "GET /vendor/{file}",
         "POST /firesteel/v1/session",
