@@ -39,6 +39,7 @@ class Panel:
     queries: dict[str, str]  # legend: query
     kind: str = "timeseries"
     stacked: bool = False
+    signed: bool = False  # whether values may be negative
     red_from: float | None = None  # the value from which a number is red
     link: str = ""  # the uid of the board to open for a job
 
@@ -171,7 +172,7 @@ CLUSTER = Board(
             Panel(
                 title="Records read per second",
                 description="Rows that the sources of each job read.",
-                unit="rowsps",
+                unit="cps",
                 queries={
                     "{{job_name}}": "sum by (job_name) (rate("
                     f'{OPERATOR}numRecordsIn@(operator_name=~"Source: .*")'
@@ -293,8 +294,8 @@ ONE_JOB = Board(
             ),
         ],
         "Throughput": [
-            _rate_by_task("Rows received", "Rows per second.", "rowsps", "numRecordsIn"),
-            _rate_by_task("Rows emitted", "Rows per second.", "rowsps", "numRecordsOut"),
+            _rate_by_task("Rows received", "Rows per second.", "cps", "numRecordsIn"),
+            _rate_by_task("Rows emitted", "Rows per second.", "cps", "numRecordsOut"),
             _rate_by_task("Bytes received", "Bytes per second.", "Bps", "numBytesIn"),
             _rate_by_task("Bytes emitted", "Bytes per second.", "Bps", "numBytesOut"),
         ],
@@ -353,7 +354,7 @@ ONE_JOB = Board(
         ],
         "Operators": [
             _rate_of_operators(
-                "Rows per operator", "Rows received per second.", "rowsps", "numRecordsIn"
+                "Rows per operator", "Rows received per second.", "cps", "numRecordsIn"
             ),
             _rate_of_operators(
                 "Bundles", "Runs of plans on Spark per second.", "ops", "numBundles"
@@ -487,7 +488,7 @@ SOURCES = Board(
             _by_operator(
                 "Rows read",
                 "Rows per second of each source.",
-                "rowsps",
+                "cps",
                 f'rate({OPERATOR}numRecordsIn@(operator_name=~"Source: .*")[$__rate_interval])',
             ),
             Panel(
@@ -504,13 +505,13 @@ SOURCES = Board(
             _rate_of_operators(
                 "Malformed rows",
                 'Rows dropped per second by `malformed="drop"`.',
-                "rowsps",
+                "cps",
                 "numMalformedRecordsDropped",
             ),
             _rate_of_operators(
                 "Late rows",
                 "Late rows per second that windows, joins and `drop_duplicates` dropped.",
-                "rowsps",
+                "cps",
                 "numLateRecordsDropped",
             ),
         ],
@@ -529,15 +530,17 @@ SOURCES = Board(
             )
         ],
         "Event time": [
-            _by_task(
-                "Lag of watermarks",
-                "Difference between the clock and the event time of the slowest subtask.",
-                "ms",
-                "watermarkLag",
-                "max",
+            Panel(
+                title="Lag of watermarks",
+                description="Difference between the clock and the event time of the slowest"
+                " subtask.",
+                unit="ms",
+                queries={BY_TASK: f"max by (job_name, task_name) ({TASK}watermarkLag@)"},
+                signed=True,
             ),
             Panel(
                 title="Progress of event time",
+                signed=True,
                 description="Seconds of event time per second: 1 keeps pace with the clock, 0 is"
                 " stuck.",
                 unit="short",
@@ -765,7 +768,8 @@ def _panel(board: Board, panel: Panel) -> dict[str, Any]:
             "legend": {"displayMode": "list", "placement": "bottom"},
             "tooltip": {"mode": "multi", "sort": "desc"},
         }
-        defaults["min"] = 0
+        if not panel.signed:
+            defaults["min"] = 0
         defaults["custom"] = {
             "fillOpacity": 20 if panel.stacked else 5,
             "showPoints": "never",

@@ -309,7 +309,10 @@ def leader_sample(office: Office, *, leads: bool, labels: Mapping[str, str]) -> 
 
 
 # Names of amounts, for which the values of several series can be added.
-_AMOUNT = re.compile(r"_(?:num|total|pending|commits|taskSlots)[A-Za-z]*$")
+_AMOUNT = re.compile(
+    r"(?:_(?:num|total|pending|unassigned|commits|taskSlots|stateSize)[A-Za-z]*|QueueLength)$"
+    r"|_Slot_Memory_|_Memory_Managed_"
+)
 
 
 def _merged(name: str, one: float, other: float) -> float:

@@ -339,6 +339,8 @@ def test_the_files_pass_promtool(tmp_path: Path) -> None:
 
 def test_alerts_whose_cause_is_slow(tmp_path: Path) -> None:
     shutil.copy(DEPLOY / "alerts.yml", tmp_path)
+    leads = 'flink_jobmanager_isLeader{cluster="c", office="dispatcher", instance="'
+    threads = 'flink_jobmanager_Status_JVM_Threads_Count{cluster="c", instance="'
     disk = '{cluster="c", host="h", directory="/data", instance="h:9249"}'
     slot = '{cluster="c", tm_id="t", slot="0"}'
 
@@ -348,6 +350,9 @@ def test_alerts_whose_cause_is_slow(tmp_path: Path) -> None:
             f"flink_taskmanager_Status_Disk_Total{disk}": "1000x120",
             f"flink_taskmanager_Status_Slot_Memory_Total{slot}": values,
             f"flink_taskmanager_Status_Slot_Memory_Limit{slot}": "1000x120",
+            f'{leads}leader"}}': values.replace("500", "1").replace("90", "0"),
+            f'{leads}standby"}}': "0x120",
+            f'{threads}standby"}}': "9x120",
         }
         firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)'
         expected = {"labels": "{}", "value": int(fires)}
@@ -362,6 +367,9 @@ def test_alerts_whose_cause_is_slow(tmp_path: Path) -> None:
         test("FiresteelDiskFilling", "4m", "90x120", fires=False),
         test("FiresteelDiskFilling", "6m", "90x120", fires=True),
         test("FiresteelDiskFilling", "1h30m", "900-4x120", fires=True),
+        test("FiresteelNoLeader", "6m", "500x120", fires=False),
+        test("FiresteelNoLeader", "6m", "90x120", fires=True),
+        test("FiresteelNoLeader", "11m", "500x3 _x20", fires=True),
         test("FiresteelMemoryNearLimit", "1h", "500x120", fires=False),
         test("FiresteelMemoryNearLimit", "4m", "950x120", fires=False),
         test("FiresteelMemoryNearLimit", "6m", "950x120", fires=True),

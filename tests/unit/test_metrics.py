@@ -19,6 +19,7 @@ from firesteel.common import metrics, metrics_targets
 from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.metrics import Registry, parse_ports
 from firesteel.common.process_metrics import add_disk_metrics, add_process_metrics
+from firesteel.common.rpc.process_info import status_metrics
 from firesteel.errors import FiresteelError
 from tests.waiting import PATIENCE_S
 
@@ -355,3 +356,13 @@ def test_what_is_no_port_is_refused_by_name(text: str) -> None:
         match=r"metrics\.reporter\.prom\.port: .* is not allowed; expected a port, a range",
     ):
         parse_ports(text)
+
+
+def test_rest_reports_a_collector_under_its_own_name_only(registry: Registry) -> None:
+    prefix = "flink_taskmanager_Status_JVM_GarbageCollector_"
+    registry.gauge(f"{prefix}G1_Young_Generation_Count", {"slot": "0"}).set(3)
+    rest = {"Status.JVM.GarbageCollector.G1_Young_Generation.Count": 3}
+    assert status_metrics(registry) == rest
+    registry.gauge(f"{prefix}Copy_Count", {"slot": "0"}).set(3)
+    registry.gauge(f"{prefix}Copy_Count", {"slot": "1"}).set(4)
+    assert status_metrics(registry) == {"Status.JVM.GarbageCollector.Copy.Count": 7}

@@ -25,6 +25,9 @@ from firesteel.common.rpc.status import Reason, abort
 CHUNK_BYTES = 2**18
 
 _STATUS = re.compile(r"flink_(?:jobmanager|taskmanager)_(Status_.*)")
+# Slots also report these collectors under G1's names, for dashboards of Prometheus.
+_REAL_COLLECTORS = tuple(f"Status.JVM.GarbageCollector.{n}." for n in ("Copy", "PS_Scavenge"))
+_COLLECTOR_ALIASES = "Status.JVM.GarbageCollector.G1_"
 _COLLECTOR = re.compile(r"(Status\.JVM\.GarbageCollector)\.(.+)\.(Count|Time)")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -115,7 +118,10 @@ def status_metrics(registry: Registry) -> dict[str, float]:
         for sample in family.samples:
             sums = of_slots if "slot" in sample.labels else own
             sums[name] = sums.get(name, 0.0) + sample.value
-    return own | of_slots
+    metrics = own | of_slots
+    if any(name.startswith(_REAL_COLLECTORS) for name in metrics):
+        return {name: v for name, v in metrics.items() if not name.startswith(_COLLECTOR_ALIASES)}
+    return metrics
 
 
 def _log_file(path: Path) -> pb.LogFile:
