@@ -1,23 +1,15 @@
-"""The gRPC servicer of proto/access.proto, and the audit log.
-
-The audit log is a file with a JSON line per entry, written before the answer, and a table, which is
-written in the background: a database that is away delays no call and loses no line.
-"""
+"""The gRPC servicer of proto/access.proto: tokens, and the audit log's table."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 import sqlalchemy as sa
-import structlog
 
 from dispatcher.access_store import AccessStore
 from dispatcher.job_store import Fenced
@@ -30,72 +22,16 @@ from firesteel.common.rpc.access_messages import (
     CreatedToken,
     TokenDescription,
 )
-from firesteel.common.rpc.authentication import Call
 from firesteel.common.rpc.bearer import caller
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.security.roles import PEOPLE, Role
 from firesteel.common.security.security import Security
 
-log = structlog.get_logger(__name__)
-
 MAX_VALID_S = 5 * 365 * 86_400
 _MAX_SUBJECT_CHARS = 200
 _MAX_ENTRIES = 10_000
-_MAX_WAITING = 10_000  # entries for the table while the database is away
-_RETRY_S = 1.0
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-
-class AuditLog:
-    """Records the calls of people that change something, and all calls that are refused."""
-
-    def __init__(self, path: Path, *, now_s: Callable[[], float] = time.time) -> None:
-        self._path = path
-        self._now_s = now_s
-        self._waiting: list[AuditEntry] = []
-        self._new = asyncio.Event()
-        self._lost = 0
-
-    def record(self, call: Call) -> None:
-        """Appends to the file, and to the table soon."""
-        who = call.identity
-        entry = AuditEntry(
-            time_ms=int(self._now_s() * 1000),
-            subject=who.subject if who else "",
-            role=who.role.value if who else "",
-            address=call.peer,
-            action=call.method.rpartition("/")[2],
-            job_id=call.job_id[:64],
-            outcome=call.outcome,
-        )
-        try:
-            with self._path.open("a") as file:
-                file.write(json.dumps(asdict(entry)) + "\n")
-        except OSError as error:
-            log.error("the audit log cannot be written", path=str(self._path), reason=str(error))
-        if len(self._waiting) < _MAX_WAITING:
-            self._waiting.append(entry)
-        else:
-            self._lost += 1
-        self._new.set()
-
-    async def store(self, store: AccessStore) -> None:
-        """Writes entries into the table until it is cancelled."""
-        while True:
-            await self._new.wait()
-            self._new.clear()
-            entries = list(self._waiting)
-            try:
-                await asyncio.to_thread(store.append, entries)
-            except (sa.exc.SQLAlchemyError, Fenced):
-                await asyncio.sleep(_RETRY_S)
-                self._new.set()
-                continue
-            del self._waiting[: len(entries)]
-            if self._lost:
-                log.error("entries are missing in the table of the audit log", count=self._lost)
-                self._lost = 0
 
 
 class AccessServicer(access_pb2_grpc.AccessServicer):

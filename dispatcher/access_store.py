@@ -11,6 +11,8 @@ from sqlalchemy.engine import Connection
 
 from firesteel.common.rpc.access_messages import AuditEntry, TokenDescription
 
+MAX_ENTRIES = 100_000  # of the audit log, the newest
+
 metadata = sa.MetaData()
 _tokens = sa.Table(
     "tokens",
@@ -35,6 +37,7 @@ _audit = sa.Table(
     sa.Column("action", sa.String(64), nullable=False),
     sa.Column("job_id", sa.String(64), nullable=False),
     sa.Column("outcome", sa.String(64), nullable=False),
+    sa.Column("count", sa.Integer, nullable=False, server_default="1"),
     sa.Index("audit_by_job", "job_id"),
 )
 
@@ -76,6 +79,8 @@ class AccessStore:
     def append(self, entries: Sequence[AuditEntry]) -> None:
         with self._write() as connection:
             connection.execute(sa.insert(_audit), [asdict(entry) for entry in entries])
+            newest = sa.select(sa.func.max(_audit.c.entry_id)).scalar_subquery()
+            connection.execute(sa.delete(_audit).where(_audit.c.entry_id <= newest - MAX_ENTRIES))
 
     def audit(self, *, limit: int, job_id: str = "") -> list[AuditEntry]:
         """Returns the newest entries first, of one job or of all."""

@@ -13,7 +13,8 @@ from typing import Any
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from dispatcher.access import AccessServicer, AuditLog
+from dispatcher.access import AccessServicer
+from dispatcher.audit import AuditLog
 from dispatcher.blob_store import BlobStore
 from dispatcher.chunk_copies import ChunkCopies
 from dispatcher.job_store import JobStore

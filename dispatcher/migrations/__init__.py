@@ -12,8 +12,21 @@ from pathlib import Path
 import sqlalchemy as sa
 
 FIRST = "0001"  # also the version of databases that predate versions
-HEAD = "0011"
-KNOWN = (FIRST, "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", HEAD)
+HEAD = "0012"
+KNOWN = (
+    FIRST,
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    HEAD,
+)
 
 # Columns that the last releases before FIRST did not have; read if a database has no version.
 FIRST_COLUMNS = {

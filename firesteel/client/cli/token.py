@@ -173,5 +173,6 @@ def audit(job: str, limit: int, address: str | None) -> None:
     for each in entries:
         who = each.subject or "unknown"
         at = clock(each.time_ms)
-        table.add_row(at, who, each.role, each.action, each.job_id, each.outcome, each.address)
+        outcome = each.outcome if each.count == 1 else f"{each.outcome} x {each.count:,}"
+        table.add_row(at, who, each.role, each.action, each.job_id, outcome, each.address)
     console().print(table)

@@ -33,6 +33,7 @@ class AuditEntry:
     action: str  # the name of a method
     job_id: str  # empty: of no job
     outcome: str  # OK, or the reason of the refusal
+    count: int = 1  # of refused calls, of which this one was the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_MS = 10_000
+MAX_CALLS = 1_000  # at a time, on one connection
 PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 _REFUSED_WITHIN_S = 1.0
 _METHODS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -48,6 +49,9 @@ _OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # Clients that connect and say nothing are cut, and one connection has so many calls.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_concurrent_streams", MAX_CALLS),
 ]
 
 
