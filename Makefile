@@ -69,7 +69,7 @@ docs: $(READY) ## the site of the documentation, with search and the API referen
 
 reference: $(READY) ## the generated pages of docs/reference (command line, configuration, metrics), and the boards of Grafana
 	@PYTHONPATH=. $(PYTHON_IN_VENV) scripts/reference_pages.py
-	@$(PYTHON_IN_VENV) scripts/grafana_boards.py
+	@$(PYTHON_IN_VENV) -m scripts.boards
 
 lock: ## resolve the dependencies into requirements.lock and requirements-docs.lock
 	@scripts/lock.sh

@@ -23,7 +23,7 @@ from firesteel import Environment, KeyedProcessFunction, Tumbling, Watermarks
 from firesteel.common.states import JobStatus
 from firesteel.connectors import DiscardSink, FileSource, SequenceSource
 from firesteel.operator import StreamOperator
-from scripts.grafana_boards import boards
+from scripts.boards.grafana import boards
 from tests import prometheus
 from tests.credentials import folder as keys_folder
 from tests.prometheus import Prometheus, promtool

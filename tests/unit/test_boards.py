@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from firesteel.common.metric_reference import documents
-from scripts.grafana_boards import BOARDS, FOLDER, boards
+from scripts.boards.grafana import BOARDS, FOLDER, boards
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
