@@ -137,6 +137,11 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             return await self._shell.details(job, checkpoints=request.checkpoints)
         raise AssertionError("abort raises")
 
+    async def GetJobSeries(
+        self, request: job_master_pb2.JobSeriesRequest, context: _Context
+    ) -> job_master_pb2.JobSeries:
+        return await self._shell.series(await self._job(request.job_id, context), request)
+
     async def WatchJob(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
     ) -> AsyncIterator[job_master_pb2.JobDetails]:

@@ -486,6 +486,21 @@ class Shell:
             )
             return None
 
+    async def series(
+        self, job: SubmittedJob, request: job_master_pb2.JobSeriesRequest
+    ) -> job_master_pb2.JobSeries:
+        """Returns the series of the job's JobMaster; empty ones if it does not answer."""
+        process = self.core.process_of(job)
+        if process is None or not job.confirmed:
+            return job_master_pb2.JobSeries()
+        try:
+            series: job_master_pb2.JobSeries = await self._job_master(process.address).GetJobSeries(
+                request, timeout=JOB_MASTER_TIMEOUT_S
+            )
+            return series
+        except grpc.aio.AioRpcError:
+            return job_master_pb2.JobSeries()
+
     async def changed(self, job_id: JobId, *, timeout_s: float) -> None:
         """Returns at the job's next change, or after `timeout_s`."""
         with self.watch(job_id) as change:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -16,18 +17,29 @@ from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.convert import STATUS_CHANGE
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
+from jobmaster.series import Sample
 
 T = TypeVar("T")
 Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last metrics of each attempt
+NOTHING: Mapping[str, Sample] = {}
 
 
-def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master_pb2.JobDetails:
+def job_details(
+    core: JobMasterCore, metrics: Metrics, now: float, activity: Mapping[str, Sample] = NOTHING
+) -> job_master_pb2.JobDetails:
+    """`activity`: of vertices, in the last seconds."""
     graph = core.graph
     members = fused(graph.job_graph)
     # A job graph that was rejected has no execution graph.
     vertices = vertex_details(graph.job_graph) if graph.vertices else []
+    state_bytes = _state_bytes(core)
     for details, job_vertex in zip(vertices, graph.vertices, strict=True):
         _add_tasks(details, core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
+        sample = None if graph.status.terminal else activity.get(details.vertex_id)
+        if sample is not None:
+            details.activity.CopyFrom(sample.message())
+        if details.vertex_id in state_bytes:
+            details.state_bytes = state_bytes[details.vertex_id]
     return job_master_pb2.JobDetails(
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
@@ -42,6 +54,18 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         warnings=core.job.warnings,
         configuration=redacted(graph.job_graph.config),
     )
+
+
+def _state_bytes(core: JobMasterCore) -> Counter[str]:
+    """Returns the sizes of the vertices' parts of the last complete checkpoint."""
+    sizes: Counter[str] = Counter()
+    last = core.job.checkpoints.last_completed
+    if last is not None:
+        for attempt_id, snapshot in last.snapshots.items():
+            execution = last.plan.to_acknowledge.get(attempt_id)
+            if execution is not None:
+                sizes[execution.vertex.job_vertex.vertex.vertex_id] += snapshot.size_bytes
+    return sizes
 
 
 def _add_tasks(

@@ -31,6 +31,7 @@ from firesteel.errors import FiresteelError
 from jobmaster import convert
 from jobmaster.core import events
 from jobmaster.core.commands import AnswerInspection, InspectionRefusal
+from jobmaster.series import DEFAULT_POINTS, KEPT, JobSeries
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +64,8 @@ class ServedJob(Protocol):
     def details_with_checkpoints(self) -> job_master_pb2.JobDetails: ...
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None: ...
+
+    series: JobSeries
 
     def keep_analysis(self, result: tasks_pb2.AnalyzeResult) -> None: ...
 
@@ -227,6 +230,16 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     ) -> job_master_pb2.JobDetails:
         job = await self._job(request.job_id, context)
         return job.details_with_checkpoints() if request.checkpoints else job.details()
+
+    async def GetJobSeries(
+        self, request: job_master_pb2.JobSeriesRequest, context: _Context
+    ) -> job_master_pb2.JobSeries:
+        job = await self._job(request.job_id, context)
+        return job.series.view(
+            vertex_id=request.vertex_id,
+            since_ms=request.since_ms,
+            points=min(request.points or DEFAULT_POINTS, KEPT),
+        )
 
     async def InspectTask(
         self, request: inspections_pb2.InspectTaskRequest, context: _Context

@@ -46,6 +46,7 @@ from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details
 from jobmaster.paths import Listing, PathLister, PathProblem
 from jobmaster.resource_manager import ResourceManagerLink
+from jobmaster.series import STEP_MS, Attempt, JobSeries
 from jobmaster.servicer import Sessions, metrics_in
 
 log = structlog.get_logger(__name__)
@@ -143,6 +144,8 @@ class RunningJob:
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
         self._inspections: dict[str, asyncio.Future[commands.AnswerInspection]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
+        self.series = JobSeries()
+        self._next_sample_at = 0.0
         self._adopts = start.handover if start.reconciles else b""
         self._cancels: bool = start.cancels
         # For the next JobMaster, and the version of the sources' listings that was last reported.
@@ -283,6 +286,20 @@ class RunningJob:
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
         for metrics in metrics_in(message):
             self._metrics[AttemptId(metrics.attempt_id)] = metrics
+        now = self._clock.monotonic()
+        if now >= self._next_sample_at:
+            self._next_sample_at = now + STEP_MS / 1000
+            self.series.add(self._current_attempts(), self._clock.time() * 1000)
+
+    def _current_attempts(self) -> dict[str, list[Attempt]]:
+        return {
+            job_vertex.vertex.vertex_id: [
+                Attempt(each.subtask, self._metrics[each.current.attempt_id])
+                for each in job_vertex.vertices
+                if each.current.attempt_id in self._metrics and not each.current.terminal
+            ]
+            for job_vertex in self.core.graph.vertices
+        }
 
     def keep_analysis(self, result: tasks_pb2.AnalyzeResult) -> None:
         del self._handover.operators[:]
@@ -305,7 +322,7 @@ class RunningJob:
             large = len(graph.attempts) > _LARGE_TASKS
             if large or last.version == graph.version:
                 return last.details
-        details = job_details(self.core, self._metrics, now)
+        details = job_details(self.core, self._metrics, now, self.series.last)
         took_s = self._clock.monotonic() - now
         good_until = now + took_s * (1 + _DETAILS_REUSE_FACTOR)
         self._details = _BuiltDetails(details, graph.version, good_until)

@@ -52,6 +52,14 @@ def choice_of(request: web.Request, name: str, allowed: Sequence[str]) -> str:
     return text
 
 
+def time_of(request: web.Request, name: str) -> int:
+    """Returns milliseconds since 1970; 0 if the query has none."""
+    text = request.query.get(name) or "0"
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise Refusal(400, f"{name}={text!r} is not a time in milliseconds since 1970")
+    return int(text)
+
+
 def count_of(request: web.Request, name: str, default: int) -> int:
     text = request.query.get(name, str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < 10):

@@ -69,6 +69,27 @@ class OperatorDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """The activity of a vertex in the last seconds: rates per second, and shares from 0 to 1."""
+
+    records_in: float
+    records_out: float
+    bytes_in: float
+    bytes_out: float
+    busy: float
+    back_pressured: float
+    idle: float
+    spark: float
+    python: float
+    exchange: float
+    planning: float  # of Spark's plans; part of `spark`
+    busiest_subtask: int
+    busiest: float  # its busy share
+    largest_subtask: int
+    largest: float | None  # its share of the records that the vertex received
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vertex:
     vertex_id: str
     name: str
@@ -79,6 +100,8 @@ class Vertex:
     subtasks: tuple[Subtask, ...]
     input_vertex_ids: tuple[str, ...]
     input_partitioners: tuple[str, ...] = ()  # of these inputs: FORWARD, HASH, ...
+    activity: Activity | None = None  # None: unknown
+    state_bytes: int | None = None  # its part of the last complete checkpoint
 
     @property
     def states(self) -> Counter[ExecutionState]:

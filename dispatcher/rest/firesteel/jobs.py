@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from dispatcher.rest.firesteel.shown import Json, by_name, error, shares, totals, watermark_ms
+from dispatcher.rest.firesteel.shown import (
+    Json,
+    by_name,
+    error,
+    rates,
+    recent_shares,
+    shares,
+    totals,
+    watermark_ms,
+)
 from dispatcher.rest.flink.shown import duration_ms, now_ms
 from dispatcher.rest.flink.vertices import status_of
-from dispatcher.rest.gateway import Gateway
-from dispatcher.rest.requests import Handler
+from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
+from dispatcher.rest.requests import Handler, count_of, time_of
+from firesteel._proto import job_master_pb2
 from firesteel.client.job_details import (
-    CheckpointDetails,
     JobDetails,
     JobOverview,
     OperatorDetails,
     Vertex,
 )
 from firesteel.common.states import JobStatus
+
+SERIES_KEPT_S = 1.0
 
 
 class JobRoutes:
@@ -29,6 +41,7 @@ class JobRoutes:
         return {
             "GET /firesteel/v1/jobs": self._jobs,
             "GET /firesteel/v1/jobs/{job}": self._job,
+            "GET /firesteel/v1/jobs/{job}/series": self._series,
             "GET /firesteel/v1/jobs/{job}/exceptions": self._exceptions,
         }
 
@@ -43,6 +56,22 @@ class JobRoutes:
             return job(await self._gateway.details(request), now_ms())
 
         return await self._gateway.answer(request, load)
+
+    async def _series(self, request: web.Request) -> web.Response:
+        message = job_master_pb2.JobSeriesRequest(
+            job_id=request.match_info["job"],
+            vertex_id=request.query.get("vertex", ""),
+            since_ms=time_of(request, "since_ms"),
+            points=count_of(request, "points", 200),
+        )
+
+        async def load() -> Json:
+            answer = await self._gateway.dispatcher.GetJobSeries(
+                message, timeout=CALL_TIMEOUT_S, metadata=self._gateway.metadata(request)
+            )
+            return series(answer)
+
+        return await self._gateway.answer(request, load, kept_s=SERIES_KEPT_S)
 
     async def _exceptions(self, request: web.Request) -> web.Response:
         async def load() -> Json:
@@ -71,7 +100,7 @@ def jobs(overviews: Sequence[JobOverview], now_ms: int) -> Json:
 
 
 def job(details: JobDetails, now_ms: int) -> Json:
-    state_bytes = _state_bytes(details.checkpoints)
+    by_id = {vertex.vertex_id: vertex for vertex in details.vertices}
     return {
         "id": details.job_id,
         "name": details.name,
@@ -89,22 +118,40 @@ def job(details: JobDetails, now_ms: int) -> Json:
         "configuration": dict(details.configuration),
         "bottleneck": None,
         "vertices": [
-            _vertex(
-                vertex,
-                state_bytes.get(vertex.vertex_id),
-                now_ms if details.status is JobStatus.RUNNING else None,
-            )
+            _vertex(vertex, now_ms if details.status is JobStatus.RUNNING else None)
             for vertex in details.vertices
         ],
         "edges": [
-            {"source": source, "target": vertex.vertex_id, "records_per_s": None}
+            {
+                "source": source,
+                "target": vertex.vertex_id,
+                "records_per_s": edge_rate(by_id, source, vertex),
+            }
             for vertex in details.vertices
             for source in vertex.input_vertex_ids
         ],
     }
 
 
-def _vertex(vertex: Vertex, state_bytes: int | None, running_ms: int | None) -> Json:
+def edge_rate(by_id: Mapping[str, Vertex], source_id: str, target: Vertex) -> float | None:
+    """The records per second that the target receives from a source. With several sources, what
+    that source sends, which is exact if it has one target.
+    """
+    if len(target.input_vertex_ids) == 1:
+        return rates(target.activity)["records_in"]
+    source = by_id.get(source_id)
+    return rates(source.activity)["records_out"] if source else None
+
+
+def _skew(vertex: Vertex) -> Json | None:
+    """The subtask that receives the most records, and its share of them."""
+    activity = vertex.activity
+    if activity is None or activity.largest is None or vertex.parallelism < 2:
+        return None
+    return {"subtask": activity.largest_subtask, "share": round(activity.largest, 4)}
+
+
+def _vertex(vertex: Vertex, running_ms: int | None) -> Json:
     """`running_ms`: the current time if the job runs."""
     metrics = vertex.metrics
     reached_ms = watermark_ms(metrics)
@@ -118,14 +165,14 @@ def _vertex(vertex: Vertex, state_bytes: int | None, running_ms: int | None) -> 
         "status": status_of(vertex.states),
         "tasks": by_name(vertex.states),
         "inputs": list(vertex.input_vertex_ids),
-        "rates": dict.fromkeys(totals(metrics)),
+        "rates": rates(vertex.activity),
         "totals": totals(metrics),
-        "time": shares(metrics),
-        "skew": None,
+        "time": recent_shares(vertex.activity) or shares(metrics),
+        "skew": _skew(vertex),
         "watermark_ms": reached_ms,
         "watermark_lag_ms": lag_ms,
         "late_dropped": metrics.late_records_dropped,
-        "state_bytes": state_bytes,
+        "state_bytes": vertex.state_bytes,
         "operators": [_operator(operator) for operator in vertex.operators],
     }
 
@@ -145,13 +192,18 @@ def _operator(operator: OperatorDetails) -> Json:
     }
 
 
-def _state_bytes(checkpoints: Sequence[CheckpointDetails]) -> dict[str, int]:
-    """The size of each vertex's part of the last complete checkpoint."""
-    last = next((c for c in checkpoints if c.state == "COMPLETED" and c.subtasks), None)
-    sizes: dict[str, int] = {}
-    for subtask in last.subtasks if last else ():
-        sizes[subtask.vertex_id] = sizes.get(subtask.vertex_id, 0) + subtask.size_bytes
-    return sizes
+def series(answer: job_master_pb2.JobSeries) -> Json:
+    return {
+        "step_ms": answer.step_ms,
+        "times": list(answer.times_ms),
+        "vertices": {
+            vertex_id: {
+                name: [None if math.isnan(value) else round(value, 4) for value in row.values]
+                for name, row in vertex.rows.items()
+            }
+            for vertex_id, vertex in answer.vertices.items()
+        },
+    }
 
 
 def exceptions(details: JobDetails) -> Json:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
+from firesteel.client.job_details import Activity
 from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
 
@@ -42,6 +43,21 @@ def totals(metrics: TaskMetrics) -> Json:
         "bytes_in": metrics.bytes_in,
         "bytes_out": metrics.bytes_out,
     }
+
+
+def rates(activity: Activity | None) -> dict[str, float | None]:
+    """Per second, in the last seconds."""
+    return {
+        name: round(getattr(activity, name), 2) if activity else None
+        for name in ("records_in", "records_out", "bytes_in", "bytes_out")
+    }
+
+
+def recent_shares(activity: Activity | None) -> dict[str, float | None] | None:
+    """The parts of the last seconds; None if there was no activity."""
+    if activity is None:
+        return None
+    return {part: round(getattr(activity, part), 4) for part in _PARTS}
 
 
 def shares(metrics: TaskMetrics) -> dict[str, float | None]:

@@ -13,7 +13,10 @@ from firesteel.errors import ErrorInfo
 _VERTEX = View(
     JobVertex,
     pb.VertexDetails,
-    unmapped=("subtasks", "input_vertex_ids", "input_partitioners"),
+    unmapped=(
+        *("subtasks", "input_vertex_ids", "input_partitioners"),
+        *("activity", "state_bytes"),
+    ),
 )
 View(Operator, pb.OperatorDetails, unmapped=("plan", "group", "choice"))
 

@@ -66,6 +66,7 @@ METHODS: Final[Mapping[str, Access]] = {
         f"{_PACKAGE}.Dispatcher": {
             "ListJobs": _people(Role.VIEWER),
             "GetJobDetails": _people(Role.VIEWER),
+            "GetJobSeries": _people(Role.VIEWER),
             "WatchJob": _people(Role.VIEWER),
             "FetchLogs": _people(Role.VIEWER),
             "GetClusterOverview": _people(Role.VIEWER),
@@ -107,6 +108,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "TakeCheckpoint": _processes(Role.DISPATCHER),
             "InspectTask": _processes(Role.DISPATCHER),
             "GetJobDetails": _processes(Role.DISPATCHER),
+            "GetJobSeries": _processes(Role.DISPATCHER),
         },
         f"{_PACKAGE}.JobLogs": {"ReadJobLogs": _processes(Role.DISPATCHER)},
         f"{_PACKAGE}.ProcessInfo": {
@@ -213,6 +215,7 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /firesteel/v1/jobs/{job}/vertices/{vertex}",
                 "GET /firesteel/v1/jobs/{job}/checkpoints",
                 "GET /firesteel/v1/jobs/{job}/checkpoints/{checkpoint}",
+                "GET /firesteel/v1/jobs/{job}/series",
                 "GET /firesteel/v1/jobs/{job}/exceptions",
                 "GET /firesteel/v1/jobs/{job}/logs",
                 "GET /firesteel/v1/savepoints",
