@@ -7,11 +7,12 @@ Checks everything that a peer sends; faults raise RemoteProtocolError.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from firesteel._proto import resource_manager_pb2 as pb
-from firesteel.common.ids import Epoch, is_id
+from firesteel.common.ids import Epoch, TaskExecutorId, is_id
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.mapping import Codec, Envelope, Kind, View, Wire
@@ -34,6 +35,7 @@ _FROM_TASK_EXECUTOR: Envelope[events.FromTaskExecutor, pb.TaskExecutorToResource
         "slot_request_rejected": Kind(events.SlotRequestRejected, codecs={"reason": _CLIPPED}),
         "heartbeat": events.TaskExecutorHeartbeat,
     },
+    others=("usage",),  # the servicer keeps it
     context=("connection",),
 )
 _FROM_JOB_MASTER: Envelope[events.FromJobMaster, pb.JobMasterToResourceManager] = Envelope(
@@ -78,7 +80,7 @@ _STOP_PROGRESS = Wire(commands.StopProgress, pb.StopTaskExecutorProgress, contex
 _EXECUTOR_OVERVIEW = View(
     TaskExecutor,
     pb.TaskExecutorOverview,
-    given=("slots", "slots_free", "slots_warm", "slot_problem", "stops"),
+    given=("slots", "slots_free", "slots_warm", "slot_problem", "stops", "usage"),
 )
 
 
@@ -216,8 +218,14 @@ def stop_progress(command: commands.StopProgress) -> pb.StopTaskExecutorProgress
     return _STOP_PROGRESS.encode(command)
 
 
-def overview(core: SlotManager) -> pb.ClusterOverview:
-    executors = list(map(_executor_overview, core.table.executors.values()))
+def overview(
+    core: SlotManager, usages: Mapping[TaskExecutorId, pb.MachineUsage] = MappingProxyType({})
+) -> pb.ClusterOverview:
+    """`usages`: as TaskExecutors have last reported them."""
+    executors = [
+        _executor_overview(executor, usages.get(executor.task_executor_id))
+        for executor in core.table.executors.values()
+    ]
     return pb.ClusterOverview(
         slots_total=core.table.total,
         slots_free=core.table.free,
@@ -227,7 +235,9 @@ def overview(core: SlotManager) -> pb.ClusterOverview:
     )
 
 
-def _executor_overview(executor: TaskExecutor) -> pb.TaskExecutorOverview:
+def _executor_overview(
+    executor: TaskExecutor, usage: pb.MachineUsage | None
+) -> pb.TaskExecutorOverview:
     slots = executor.slots.values()
     return _EXECUTOR_OVERVIEW.encode(
         executor,
@@ -236,4 +246,5 @@ def _executor_overview(executor: TaskExecutor) -> pb.TaskExecutorOverview:
         slots_warm=sum(slot.warm for slot in slots),
         slot_problem=next((slot.problem for slot in slots if slot.problem), ""),
         stops=not executor.gives_slots,
+        usage=usage,
     )

@@ -42,7 +42,7 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
     ) -> AsyncIterator[pb.ResourceManagerToTaskExecutor]:
         epoch = self._shell.core.settings.epoch
         async for message in self._stream(
-            request_iterator,
+            self._without_usage(request_iterator),
             context,
             convert.from_task_executor,
             lambda command: convert.to_task_executor(command, epoch),
@@ -64,7 +64,17 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
     async def GetOverview(
         self, request: pb.ClusterOverviewRequest, context: _Context
     ) -> pb.ClusterOverview:
-        return convert.overview(self._shell.core)
+        return convert.overview(self._shell.core, self._shell.usages)
+
+    async def _without_usage(
+        self, messages: AsyncIterator[pb.TaskExecutorToResourceManager]
+    ) -> AsyncIterator[pb.TaskExecutorToResourceManager]:
+        """Keeps the reports of usage, about which the core decides nothing."""
+        async for message in messages:
+            if message.HasField("usage"):
+                self._shell.keep_usage(message.usage)
+            else:
+                yield message
 
     async def StopTaskExecutor(
         self, request: pb.StopTaskExecutorRequest, context: _Context

@@ -9,6 +9,8 @@ from typing import assert_never
 
 import structlog
 
+from firesteel._proto.resource_manager_pb2 import MachineUsage
+from firesteel.common.ids import TaskExecutorId
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason
@@ -38,6 +40,7 @@ class Shell:
     ) -> None:
         self.core = core
         self.peers: dict[Connection, Peer] = {}
+        self.usages: dict[TaskExecutorId, MachineUsage] = {}
         self._workers = workers
         self._platform = platform
         self._probes: set[asyncio.Task[None]] = set()
@@ -72,6 +75,12 @@ class Shell:
             await self._workers.stop()
         for peer in self.peers.values():
             peer.close(Reason.SHUTTING_DOWN, "the ResourceManager is stopping")
+
+    def keep_usage(self, usage: MachineUsage) -> None:
+        """Keeps the report of a registered TaskExecutor, and forgets those of others."""
+        executors = self.core.table.executors
+        self.usages[TaskExecutorId(usage.task_executor_id)] = usage
+        self.usages = {of: known for of, known in self.usages.items() if of in executors}
 
     def post(self, event: Event) -> None:
         _log_event(event)

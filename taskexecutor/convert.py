@@ -80,7 +80,7 @@ TO_RESOURCE_MANAGER: Envelope[
         "slot_request_rejected": commands.RejectSlotRequest,
         "slot_report": commands.ReportSlots,
     },
-    others=("register", "heartbeat"),
+    others=("register", "heartbeat", "usage"),
     given=("epoch",),
 )
 REGISTRATION = View(

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -42,12 +43,18 @@ _EXIT_CODES = {
 }
 
 
+class Measured(NamedTuple):
+    memory: TreeMemory
+    at_s: float
+    cpu_load: float | None  # cores in use since the measurement before
+
+
 @dataclass(slots=True)
 class _Running:
     task: asyncio.Task[None]
     slot_index: int
     child: Process | None = None
-    memory: TreeMemory | None = None  # as last measured
+    measured: Measured | None = None
 
     def end(self) -> None:
         if self.child is None:
@@ -104,10 +111,10 @@ class ExecutorProcesses:
     def knows(self, executor_id: ExecutorId) -> bool:
         return executor_id in self._running
 
-    def memory(self, executor_id: ExecutorId) -> TreeMemory | None:
-        """Returns the memory of a process as last measured. May be called from any thread."""
+    def measured(self, executor_id: ExecutorId) -> Measured | None:
+        """Returns what a process used when it was last measured. May be called from any thread."""
         running = self._running.get(executor_id)
-        return None if running is None else running.memory
+        return None if running is None else running.measured
 
     def run(self, command: commands.StartProcess) -> None:
         task = asyncio.create_task(self._live(command), name=f"executor {command.executor_id}")
@@ -227,8 +234,16 @@ class ExecutorProcesses:
             for pid, memory in used.items():
                 executor_id = pids[pid]
                 if (running := self._running.get(executor_id)) is not None:
-                    running.memory = memory
+                    last, now_s = running.measured, self._platform.clock.monotonic()
+                    running.measured = Measured(memory, now_s, _cpu_load(last, memory, now_s))
                 self._post(events.MemorySampled(executor_id=executor_id, used_bytes=memory.total))
+
+
+def _cpu_load(last: Measured | None, memory: TreeMemory, now_s: float) -> float | None:
+    """A process of the tree that has ended since takes its CPU time along."""
+    if last is None or now_s <= last.at_s:
+        return None
+    return max(0.0, memory.cpu_s - last.memory.cpu_s) / (now_s - last.at_s)
 
 
 def _remove_files_of_dead(*folders_of_process: Path | None) -> None:

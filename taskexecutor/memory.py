@@ -18,16 +18,19 @@ from firesteel.common.metrics import Sample
 from taskexecutor.executor import JVM_STATUS
 
 _SLOT = "flink_taskmanager_Status_Slot_Memory_"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _JVM = b"java"  # the name of a JVM's process
 
 
 class TreeMemory(NamedTuple):
-    """The resident memory of a process and its descendants, in bytes."""
+    """The resident memory of a process and its descendants, in bytes, and what else they use."""
 
     python: int  # the Python process and all other processes except JVMs
     jvm: int
     shared: int
     files: int  # file pages, in each process that maps them; not part of the total
+    threads: int = 0
+    cpu_s: float = 0.0  # CPU time of the processes that are alive
 
     @property
     def total(self) -> int:
@@ -90,14 +93,15 @@ def tree_memory(roots: Sequence[int]) -> dict[int, TreeMemory]:
     died.
     """
     children: dict[int, list[int]] = {}
-    parents = _parents()
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
+    stats = _stats()
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent, []).append(pid)
     used: dict[int, TreeMemory] = {}
     for root in roots:
-        if root not in parents:
+        if root not in stats:
             continue
         waiting, python, jvm, shared, files = [root], 0, 0, 0, 0
+        threads, cpu_s = 0, 0.0
         while waiting:
             pid = waiting.pop()
             process = _process_memory(pid)
@@ -107,8 +111,10 @@ def tree_memory(roots: Sequence[int]) -> dict[int, TreeMemory]:
                 python += process.own
             shared = max(shared, process.shared)
             files += process.files
+            threads += stats[pid].threads
+            cpu_s += stats[pid].cpu_s
             waiting += children.get(pid, ())
-        used[root] = TreeMemory(python, jvm, shared, files)
+        used[root] = TreeMemory(python, jvm, shared, files, threads, cpu_s)
     return used
 
 
@@ -134,9 +140,17 @@ def _process_memory(pid: int) -> _ProcessMemory:
     return _ProcessMemory(own, files, shared, is_jvm=status.startswith(b"Name:\t" + _JVM + b"\n"))
 
 
-def _parents() -> dict[int, int]:
-    """Returns the parent of every process on this machine."""
-    parents: dict[int, int] = {}
+class _Stat(NamedTuple):
+    parent: int
+    cpu_s: float
+    threads: int
+
+
+def _stats() -> dict[int, _Stat]:
+    """Returns the parent, the CPU time and the number of threads of every process on this
+    machine.
+    """
+    stats: dict[int, _Stat] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -146,5 +160,6 @@ def _parents() -> dict[int, int]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # the process has just ended
-        parents[int(entry.name)] = int(fields[1])
-    return parents
+        ticks = int(fields[11]) + int(fields[12])
+        stats[int(entry.name)] = _Stat(int(fields[1]), ticks / _TICKS_PER_S, int(fields[17]))
+    return stats

@@ -39,6 +39,7 @@ from taskexecutor.core.core import TaskExecutorCore
 from taskexecutor.core.settings import Settings
 from taskexecutor.executor_process import ExecutorProcesses
 from taskexecutor.job_files import JobFiles
+from taskexecutor.machine import INTERVAL_S, machine_usage, slot_usage
 from taskexecutor.memory import SlotMemory, slot_memory
 from taskexecutor.results import Results
 from taskexecutor.servicer import ExecutorLinkServicer
@@ -135,6 +136,7 @@ class TaskExecutor:
         )
         self._job_masters: dict[JobId, JobMasterStream] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._reporting: asyncio.Task[None] | None = None
         self._serving: dict[ExecutorId, JobId] = {}
         self._samples: dict[ExecutorId, Sequence[Sample]] = {}
         self._labels = {"host": host, "tm_id": settings.task_executor_id}
@@ -179,6 +181,8 @@ class TaskExecutor:
         self._running.add_done_callback(self._core_ended)
         if self._platform.security is not None:
             self._renewing = asyncio.create_task(self._keep_job_keys_valid(), name="job-keys")
+        if self._conf.get(options.MEMORY_WATCH_INTERVAL) > 0:
+            self._reporting = asyncio.create_task(self._report_usage(), name="usage")
         self._core_loop.post(events.ReportDue())  # the first event starts every slot's process
         if self._results is not None:
             await self._results.serve(self._host)  # imports Arrow while processes start
@@ -194,6 +198,8 @@ class TaskExecutor:
         log.info("stopping", cause=cause)
         self._core_loop.post(events.StopRequested(cause=cause))
         await asyncio.sleep(0)  # let the core handle it before its processes end
+        if self._reporting is not None:
+            self._reporting.cancel()
         await self._processes.stop()
         await asyncio.gather(
             self._resource_manager.link.close(FLUSH_S),
@@ -381,12 +387,36 @@ class TaskExecutor:
         return {
             slot.index: slot_memory(
                 limit=table.limit(slot).total_bytes,
-                resident=self._processes.memory(process.executor_id),
+                resident=measured.memory if measured else None,
                 reported=self._samples.get(process.executor_id, ()),
             )
             for slot in table.slots
             if (process := slot.process) is not None
+            for measured in (self._processes.measured(process.executor_id),)
         }
+
+    async def _report_usage(self) -> None:
+        """Reports to the ResourceManager what the machine and the slots use."""
+        directories = [self._directory, Path(self._conf.get(options.ROCKSDB_LOCALDIR) or "/tmp")]
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            memory, slots = self.memory_of_slots(), []
+            for slot in self.core.table.slots:
+                if (process := slot.process) is not None and slot.index in memory:
+                    measured = self._processes.measured(process.executor_id)
+                    job_id = slot.allocation.job_id if slot.allocation else None
+                    slots.append(
+                        slot_usage(
+                            slot.index, process.executor_id, job_id, memory[slot.index], measured
+                        )
+                    )
+            try:
+                usage = await asyncio.to_thread(
+                    machine_usage, self.task_executor_id, directories, slots
+                )
+                self._resource_manager.send_usage(usage)
+            except Exception:
+                log.exception("the machine could not be measured")
 
     # -- messages to masters and Prometheus
 

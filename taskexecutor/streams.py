@@ -20,6 +20,8 @@ from firesteel._proto import (
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import LeaderRetriever
+from firesteel.common.machines import MachineUsage
+from firesteel.common.rpc.convert import MACHINE_USAGE
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
@@ -72,6 +74,11 @@ class ResourceManagerStream:
     def send_command(self, command: commands.ToResourceManager) -> None:
         if self._registered:
             self.link.send(convert.TO_RESOURCE_MANAGER.encode(command, epoch=self._epoch))
+
+    def send_usage(self, usage: MachineUsage) -> None:
+        if self._registered:
+            message = MACHINE_USAGE.encode(usage)
+            self.link.send(_ToResourceManager(epoch=self._epoch, usage=message))
 
     def _connected(self) -> None:
         self.link.send(_ToResourceManager(register=self._registration()))

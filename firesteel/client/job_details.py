@@ -12,6 +12,7 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
+from firesteel.common.machines import MachineUsage
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc import convert  # noqa: F401 - maps TaskMetrics
 from firesteel.common.rpc.mapping import Wire
@@ -190,6 +191,7 @@ class TaskExecutorOverview:
     stops: bool = False  # it gets no more slots
     total: ResourceProfile = UNKNOWN
     remaining: ResourceProfile = UNKNOWN  # what its slots do not use
+    usage: MachineUsage | None = None  # None: not reported yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

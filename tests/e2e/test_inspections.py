@@ -19,6 +19,7 @@ from firesteel.common.inspections import FlameGraph
 from firesteel.common.security.roles import Role
 from firesteel.errors import FiresteelError
 from tests.credentials import folder
+from tests.waiting import eventually
 
 from .conftest import Session, running
 from .jobs import unbounded
@@ -146,3 +147,23 @@ def test_threads_of_slots_and_masters_are_dumped(session: Session) -> None:
     answer = call(session, "GET", "/jobmanager/thread-dump")
     names = {each["threadName"].split(":")[0].split()[0] for each in answer["threadInfos"]}
     assert names == {"Dispatcher", "ResourceManager", "JobMaster"}
+
+
+def test_machines_report_what_their_slots_use(session: Session) -> None:
+    job_id, details = submit_hot(session)
+    busy = details.vertices[0].subtasks[0].current
+    assert busy is not None
+
+    def slot() -> Any:
+        machines = call(session, "GET", "/firesteel/v1/machines", role=Role.VIEWER)
+        (machine,) = (m for m in machines["task_executors"] if m["id"] == busy.task_executor_id)
+        assert len(machines["task_executors"]) == 2
+        return next((s for s in machine["slots"] if s["index"] == busy.slot_index), {})
+
+    eventually(lambda: slot().get("job_id") == job_id, "the usage of the slot is reported")
+    shown = slot()
+    memory = shown["memory"]
+    assert shown["job_name"] == "job"
+    assert 0 < memory["jvm_heap"]["used"] <= memory["jvm_heap"]["committed"]
+    assert 0 < memory["python"] < memory["total"] <= memory["limit"]
+    assert shown["threads"] > 10

@@ -10,6 +10,7 @@ from dispatcher.rest.firesteel.cluster import ClusterRoutes
 from dispatcher.rest.firesteel.inspections import InspectionRoutes
 from dispatcher.rest.firesteel.jobs import JobRoutes
 from dispatcher.rest.firesteel.logs import LogRoutes
+from dispatcher.rest.firesteel.machines import MachineRoutes
 from dispatcher.rest.firesteel.vertices import VertexRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler
@@ -22,6 +23,7 @@ _GROUPS = (
     LogRoutes,
     ActionRoutes,
     InspectionRoutes,
+    MachineRoutes,
 )
 
 

@@ -29,6 +29,7 @@ from firesteel.common.job_graph import (
     ResultPartitionId,
     StoredPartition,
 )
+from firesteel.common.machines import MachineUsage
 from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
@@ -92,6 +93,7 @@ TASK_INSPECTION = Wire(TaskInspection, inspections_pb2.InspectTaskRequest)
 FLAME_GRAPH = Wire(FlameGraph, inspections_pb2.FlameGraph)
 SAMPLED_ROWS = Wire(SampledRows, inspections_pb2.SampledRows)
 THREAD_STACK = Wire(ThreadStack, inspections_pb2.ThreadStack)
+MACHINE_USAGE = Wire(MachineUsage, resource_manager_pb2.MachineUsage)
 
 
 def state_number(state: JobStatus | ExecutionState) -> Any:

@@ -193,6 +193,7 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /jobs/{job}/checkpoints/{trigger}",
                 "GET /savepoint-disposal/{trigger}",
                 "GET /taskmanagers",
+                "GET /firesteel/v1/machines",
                 "GET /taskmanagers/metrics",
                 "GET /taskmanagers/{task_manager}",
                 "GET /taskmanagers/{task_manager}/metrics",

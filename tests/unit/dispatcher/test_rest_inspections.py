@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from dispatcher.rest.firesteel.inspections import shown
+from dispatcher.rest.firesteel.machines import machine
 from dispatcher.rest.inspections import FlameGraphType, tree
 from dispatcher.rest.requests import Refusal
+from firesteel.client.job_details import TaskExecutorOverview
 from firesteel.common.inspections import FlameGraph, SampledColumn, SampledRows, StackFrame
+from firesteel.common.machines import DiskUsage, MachineUsage, SlotUsage
 
 GRAPH = FlameGraph(
     samples=6,
@@ -69,3 +73,25 @@ def test_rows_are_lists() -> None:
         "rows": [[1], [None]],
         "note": "a note",
     }
+
+
+def test_machines_show_the_fullest_disk_and_what_is_unknown() -> None:
+    executor = TaskExecutorOverview(
+        task_executor_id="t", address="h:1", host="h", pid=1, slots=1, slots_free=0, slots_warm=0
+    )
+    assert machine(executor, {})["memory"] is None
+    usage = MachineUsage(
+        task_executor_id="t",
+        cpu_cores=4,
+        cpu_load=0.5,
+        memory_total_bytes=100,
+        memory_used_bytes=40,
+        threads=7,
+        disks=[DiskUsage("/a", 100, 90), DiskUsage("/b", 100, 10)],
+        slots=[SlotUsage(slot_index=0, executor_id="e", job_id="j", limit_bytes=10)],
+    )
+    shown_machine = machine(replace(executor, usage=usage), {"j": "a job"})
+    assert shown_machine["disk"] == {"path": "/b", "total": 100, "free": 10}
+    assert shown_machine["memory"] == {"total": 100, "used": 40}
+    (slot,) = shown_machine["slots"]
+    assert (slot["job_name"], slot["cpu_load"], slot["memory"]["limit"]) == ("a job", None, 10)

@@ -83,6 +83,26 @@ async def connected(stub: Any) -> tuple[Any, Any]:
     return executor, job_master
 
 
+async def test_the_last_usage_of_registered_task_executors_is_in_the_overview(
+    rm: tuple[str, Shell],
+) -> None:
+    address, service = rm
+    async with aio_channel(address) as channel:
+        stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
+        executor, _ = await connected(stub)
+        overview = await stub.GetOverview(pb.ClusterOverviewRequest())
+        assert not overview.task_executors[0].HasField("usage")
+        for name, cores in ((EXECUTOR, 2), ("f" * 32, 3), (EXECUTOR, 4)):
+            usage = pb.MachineUsage(task_executor_id=name, cpu_cores=cores)
+            await executor.write(pb.TaskExecutorToResourceManager(epoch=5, usage=usage))
+        async with asyncio.timeout(SOON_S):
+            while service.usages.get(EXECUTOR, pb.MachineUsage()).cpu_cores != 4:
+                await asyncio.sleep(0.01)
+        overview = await stub.GetOverview(pb.ClusterOverviewRequest())
+        assert overview.task_executors[0].usage.cpu_cores == 4
+        assert service.usages.keys() == {EXECUTOR}
+
+
 def declare(count: int) -> pb.JobMasterToResourceManager:
     return from_job(
         declare=pb.DeclareRequirements(
