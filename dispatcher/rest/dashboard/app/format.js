@@ -113,6 +113,26 @@ export function counted(number, one, many = `${one}s`) {
   return `${exactCount(number)} ${number === 1 ? one : many}`;
 }
 
+/** The name of a vertex or operator, without long parameters: `Source: sales → SelectExpr(…)`. */
+export function shortName(name) {
+  const text = String(name ?? "");
+  let short = "";
+  let depth = 0;
+  let start = 0;
+  for (let index = 0; index < text.length; index += 1) {
+    if (text[index] === "(" && depth++ === 0) {
+      short += text.slice(start, index);
+      start = index;
+    } else if (text[index] === ")" && depth > 0 && --depth === 0) {
+      short += index - start > LONGEST_PARAMETERS ? "(…)" : text.slice(start, index + 1);
+      start = index + 1;
+    }
+  }
+  return (short + text.slice(start)).replaceAll(" -> ", " → ");
+}
+
+const LONGEST_PARAMETERS = 24;
+
 /** The first characters of an id. */
 export function shortId(id) {
   return String(id ?? "").slice(0, 8);

@@ -7,7 +7,7 @@ import { edgePath, layoutGraph, NODE, shapeOf } from "./layout.js";
 const NARROW = 620; // below this width, the graph runs from top to bottom
 const HIGHEST = 460;
 const LOWEST = 190;
-const ZOOM = { least: 0.15, most: 2, step: 1.25 };
+const ZOOM = { legible: 0.25, least: 0.15, most: 2, step: 1.25 };
 const FAR = 0.5; // below this zoom, vertices show their number and busy share only
 const DRAG = 4; // pixels until a press is a drag
 
@@ -126,7 +126,7 @@ function Vertex({ vertex, number, at, selected, bottleneck, href, onSelect }) {
     aria-current=${selected ? "true" : undefined} title=${vertex.name}
     style=${{ left: `${at.x}px`, top: `${at.y}px`, width: `${NODE.width}px`, height: `${NODE.height}px` }}>
     <span class="vertex-far" aria-hidden="true"><b>${number}</b><span class="busy-text">${format.percent(busy)}</span></span>
-    <span class="vertex-name">${vertex.name}</span>
+    <span class="vertex-name">${format.shortName(vertex.name)}</span>
     <span class="vertex-facts">
       <span title=${`Vertex ${number}, ${format.counted(vertex.parallelism, "task")}`}>[${number}] × ${vertex.parallelism}</span>
       ${vertex.status !== "RUNNING" && html`<${State} name=${vertex.status} />`}
@@ -139,14 +139,15 @@ function Vertex({ vertex, number, at, selected, bottleneck, href, onSelect }) {
   </a>`;
 }
 
-/** Returns the view that shows the whole graph, and the height of its box. */
+/** Returns the view that shows the whole graph, or the start of a very large one, and the height of its box. */
 export function fitted(plan, width, direction) {
   if (!width || !plan.width) return { x: 0, y: 0, zoom: 1, height: LOWEST };
   const byWidth = Math.min(1, width / plan.width);
   const highest = direction === "TB" ? 2 * HIGHEST : HIGHEST;
-  const zoom = Math.min(byWidth, highest / plan.height);
+  const zoom = Math.max(ZOOM.legible, Math.min(byWidth, highest / plan.height));
   const height = Math.max(LOWEST, Math.min(highest, Math.ceil(plan.height * zoom)));
-  return { x: (width - plan.width * zoom) / 2, y: (height - plan.height * zoom) / 2, zoom, height };
+  const middle = (room, size) => Math.max(0, (room - size * zoom) / 2); // else from its start
+  return { x: middle(width, plan.width), y: middle(height, plan.height), zoom, height };
 }
 
 /** Zooms by a factor so that the point `at` stays in its place. */

@@ -14,6 +14,7 @@ import { Empty } from "../ui/views.js";
 
 const SPARKLINE_POINTS = 60;
 const SERIES_POLL_MS = 6000;
+const BUSY = 0.8;
 
 export default function Job({ params, query }) {
   return html`<${JobPage} id=${params.job} tab="graph">${(job) => html`<${Content} job=${job} query=${query} />`}<//>`;
@@ -41,7 +42,8 @@ function Content({ job, query }) {
     <${JobGraph} vertices=${job.vertices} edges=${job.edges} selected=${selected.id} bottleneck=${bottleneck}
       onSelect=${select} hrefOf=${(id) => href(["jobs", job.id], { vertex: id })} />
     <${VertexCharts} job=${job} vertex=${selected} head=${html`
-      <h2 class="clip" title=${selected.name}><span class="muted">[${job.vertices.indexOf(selected) + 1}]</span> ${selected.name}</h2>
+      <h2 class="clip grow" title=${selected.name}>
+        <span class="muted">[${job.vertices.indexOf(selected) + 1}]</span> ${format.shortName(selected.name)}</h2>
       <a class="button compact push" href=${href(["jobs", job.id, "vertices", selected.id])}>Operators and subtasks</a>`} />
     <${Vertices} job=${job} series=${series.data?.vertices ?? {}} selected=${selected.id} />`;
 }
@@ -95,36 +97,36 @@ export function summary(job) {
     (most, vertex) => ((vertex.time?.busy ?? 0) > (most?.time?.busy ?? 0) ? vertex : most),
     null,
   );
+  const evidence = pace(job);
+  const name = format.shortName(busiest?.name);
+  if (busiest) evidence.push(`The busiest vertex is ${name}: ${format.percent(busiest.time.busy)}`);
+  const limited = (busiest?.time.busy ?? 0) > BUSY;
   return {
     tone: "calm",
-    sentence: "No vertex limits the job.",
-    evidence: [
-      ...pace(job),
-      ...(busiest ? [`The busiest vertex is ${busiest.name}: ${format.percent(busiest.time.busy)}`] : []),
-    ],
+    sentence: limited ? `${name} is busy most of the time.` : "No vertex limits the job.",
+    evidence,
     vertex: busiest,
   };
 }
 
-function sum(vertices, read) {
-  return vertices.reduce((total, vertex) => total + (read(vertex) ?? 0), 0);
+/** The sum of what the sources have, or null if that is unknown. */
+function ofSources(job, read) {
+  const values = job.vertices.filter(({ inputs }) => !inputs.length).map(read).filter(format.known);
+  return values.length ? values.reduce((total, value) => total + value, 0) : null;
 }
 
 function pace(job) {
-  const sources = job.vertices.filter(({ inputs }) => !inputs.length);
+  const emitted = ofSources(job, (vertex) => vertex.rates?.records_out);
   const lags = job.vertices.map((vertex) => vertex.watermark_lag_ms).filter(format.known);
   return [
-    `Its sources emit ${format.rate(sum(sources, (vertex) => vertex.rates?.records_out))}`,
+    `Its sources emit ${format.known(emitted) ? format.rate(emitted) : "an unknown number of records"}`,
     lags.length ? `Watermarks lag by at most ${format.duration(Math.max(...lags))}` : "It has no watermarks",
   ];
 }
 
 function totals(job) {
-  const sources = job.vertices.filter(({ inputs }) => !inputs.length);
-  return [
-    `Its sources have emitted ${format.exactCount(sum(sources, (vertex) => vertex.totals?.records_out))} records`,
-    ...taskCounts(job),
-  ];
+  const emitted = ofSources(job, (vertex) => vertex.totals?.records_out);
+  return [`Its sources have emitted ${format.exactCount(emitted)} records`, ...taskCounts(job)];
 }
 
 function taskCounts(job) {
@@ -169,7 +171,7 @@ function Vertices({ job, series, selected }) {
       className: "name",
       value: (vertex) => vertex.name,
       cell: (vertex) => html`
-      <a class="clip" href=${href(["jobs", job.id, "vertices", vertex.id])} title=${vertex.name}>${vertex.name}</a>`,
+      <a class="clip" href=${href(["jobs", job.id, "vertices", vertex.id])} title=${vertex.name}>${format.shortName(vertex.name)}</a>`,
     },
     {
       key: "tasks",

@@ -38,7 +38,7 @@ function Tiles({ cluster, jobs }) {
   const waits = "\u00a0";
   const slots = cluster?.slots;
   const used = slots ? slots.total - slots.free : null;
-  const cold = slots ? Math.max(0, slots.free - slots.warm) : null;
+  const warm = slots ? warmFree(used, slots.free, slots.warm) : null;
   const share = (number) => (slots?.total ? number / slots.total : 0);
   const executors = cluster?.task_executors ?? [];
   const troubled = executors.filter(({ problem }) => problem).length;
@@ -57,8 +57,8 @@ function Tiles({ cluster, jobs }) {
       note=${slots ? slotNote(slots) : waits}>
       <${Shares} label="Slots" parts=${[
         { name: "part-1", label: "in use", share: share(used) },
-        { name: "part-2", label: "warm", share: share(slots?.warm) },
-        { name: "part-rest", label: "free", share: share(cold) },
+        { name: "part-2", label: "free and warm", share: share(warm) },
+        { name: "part-rest", label: "free and cold", share: share(slots?.free - warm) },
       ]} />
     <//>
     <${Tile} label="TaskExecutors" value=${cluster ? executors.length : waits}
@@ -81,6 +81,11 @@ function Tiles({ cluster, jobs }) {
 
 function endedCount({ finished, canceled, failed }) {
   return format.exactCount(finished + canceled + failed);
+}
+
+/** The number of free slots that are warm: slots in use are warm as well. */
+function warmFree(used, free, warm) {
+  return Math.min(free, Math.max(0, warm - used));
 }
 
 function slotNote({ free, warm, missing }) {
@@ -248,7 +253,7 @@ function SlotBar({ row }) {
   const share = (number) => (row.slots ? number / row.slots : 0);
   return html`<span class="slot-bar"><span>${used} of ${row.slots}</span><${Shares} parts=${[
     { name: "part-1", label: "in use", share: share(used) },
-    { name: "part-2", label: "warm", share: share(row.slots_warm) },
+    { name: "part-2", label: "free and warm", share: share(warmFree(used, row.slots_free, row.slots_warm)) },
   ]} /></span>`;
 }
 

@@ -31,7 +31,7 @@ export default function Vertex({ params, query }) {
     every: ({ subtasks }) => (subtasks.every(hasEnded) ? ENDED_POLL_MS : POLL_MS),
   });
   const find = (job) => job.vertices.find(({ id }) => id === params.vertex);
-  return html`<${JobPage} id=${params.job} tab="graph" titleOf=${(job) => find(job)?.name ?? "Vertex"}>${(
+  return html`<${JobPage} id=${params.job} tab="graph" titleOf=${(job) => format.shortName(find(job)?.name ?? "Vertex")}>${(
     job,
   ) => {
     const vertex = find(job);
@@ -58,7 +58,7 @@ function Content({ job, vertex, poll, offset, query }) {
 function Head({ job, vertex }) {
   const inputs = vertex.inputs.map((id) => job.vertices.find((other) => other.id === id)).filter(Boolean);
   return html`<div class="page-head">
-    <div class="row"><h1 tabindex="-1">${vertex.name}</h1><${State} name=${vertex.status} />
+    <div class="row"><h1 tabindex="-1" title=${vertex.name}>${format.shortName(vertex.name)}</h1><${State} name=${vertex.status} />
       ${job.bottleneck?.vertex_id === vertex.id && html`<${Label} tone="bad">bottleneck<//>`}</div>
     <div class="head-facts">
       <span>Parallelism <b>${format.exactCount(vertex.parallelism)}</b> of at most <b>${format.exactCount(vertex.max_parallelism)}</b></span>
@@ -67,7 +67,7 @@ function Head({ job, vertex }) {
         inputs.length > 0 &&
         html`<span class="inputs">Reads from ${inputs.map(
           (input, index) => html`${index > 0 && ", "}<a
-        key=${input.id} href=${href(["jobs", job.id, "vertices", input.id])}>${input.name}</a>`,
+        key=${input.id} href=${href(["jobs", job.id, "vertices", input.id])}>${format.shortName(input.name)}</a>`,
         )}</span>`
       }
       ${Object.values(vertex.tasks).filter(Boolean).length > 1 && html`<${Tasks} tasks=${vertex.tasks} />`}
@@ -134,8 +134,15 @@ function Work({ time }) {
 
 // ---- operators
 
+// Why an operator without a reason runs as it does.
+const REASONS = {
+  Python: "a function of the program",
+  unknown: "not reported yet",
+  none: "code of Firesteel or of the connector",
+};
+
 function engine(operator) {
-  const text = operator.computes || (operator.runs_on_spark ? "Spark" : "Python");
+  const text = operator.computes || (operator.runs_on_spark ? "Spark" : "Not on Spark");
   const name =
     ["Spark", "Firesteel", "Arrow", "Python"].find((candidate) => text.startsWith(candidate)) ?? text;
   return {
@@ -175,11 +182,7 @@ function Operators({ vertex, plans }) {
 
 function Operator({ operator, plan }) {
   const { name, text, tone } = engine(operator);
-  const reason = !operator.computes
-    ? "not reported yet"
-    : name === "Python"
-      ? "a function of the program"
-      : "the fastest way";
+  const reason = REASONS[operator.computes ? name : operator.runs_on_spark ? "unknown" : "none"] ?? "the fastest way";
   return html`<div class="operator">
     <div class="operator-name"><b>${operator.name}</b>
       ${operator.kind && operator.kind !== operator.name && html`<span class="muted small"> ${operator.kind}</span>`}

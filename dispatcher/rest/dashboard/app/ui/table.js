@@ -96,7 +96,7 @@ function sortRows(rows, columns, order) {
 
 /** Pages of a list that the server cuts: `offset`, `limit` and `total` count rows. */
 export function Pager({ offset, limit, total, onOffset, noun = "rows" }) {
-  if (total <= limit && offset === 0) return html`<div class="pager muted small">${total} ${noun}</div>`;
+  if (total <= limit && offset === 0) return html`<div class="pager muted small">${total} ${total === 1 ? noun.replace(/s$/, "") : noun}</div>`;
   const last = Math.min(total, offset + limit);
   const end = Math.max(0, Math.floor((total - 1) / limit) * limit);
   const button = (label, to, disabled) => html`<button type="button" class="button compact"
