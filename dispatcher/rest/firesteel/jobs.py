@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from aiohttp import web
 
+from dispatcher.rest.firesteel.bottleneck import diagnose
 from dispatcher.rest.firesteel.shown import (
     Json,
     by_name,
@@ -116,7 +118,7 @@ def job(details: JobDetails, now_ms: int) -> Json:
         "waiting_for": details.waiting_for or None,
         "warnings": list(details.warnings),
         "configuration": dict(details.configuration),
-        "bottleneck": None,
+        "bottleneck": _bottleneck(details),
         "vertices": [
             _vertex(vertex, now_ms if details.status is JobStatus.RUNNING else None)
             for vertex in details.vertices
@@ -131,6 +133,11 @@ def job(details: JobDetails, now_ms: int) -> Json:
             for source in vertex.input_vertex_ids
         ],
     }
+
+
+def _bottleneck(details: JobDetails) -> Json | None:
+    bottleneck = diagnose(details)
+    return asdict(bottleneck) if bottleneck is not None else None
 
 
 def edge_rate(by_id: Mapping[str, Vertex], source_id: str, target: Vertex) -> float | None:
