@@ -83,10 +83,11 @@ def _serve_rest(process: ServiceProcess, dispatcher: str) -> RestProcess | None:
     if listener is None:
         log.warning("no REST API: no port is free", ports=conf.get(options.REST_PORT))
         return None
+    directory = str(process.directory / "rest")
     to = () if elected(conf) else ("--dispatcher", dispatcher)
     return RestProcess(
         listener,
-        ["--host", process.host, *to, *conf.to_arguments()],
+        ["--host", process.host, "--dir", directory, *to, *conf.to_arguments()],
         log_path and log_path.with_name(log_path.name.replace("dispatcher", "rest")),
     )
 

@@ -59,6 +59,7 @@ RESOURCE_MANAGER_TIMEOUT_S = 2.0
 TASK_EXECUTOR_TIMEOUT_S = 5.0
 THREADS_TIMEOUT_S = 10.0  # a TaskExecutor waits for its slots
 INSPECTION_GRACE_S = 10.0  # the JobMaster answers earlier
+_OUTCOMES = (Reason.CHECKPOINT_NOT_TAKEN, Reason.TRIGGER_NOT_FOUND)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -212,6 +213,32 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             lost = f"the JobMaster of job {job.job_id} does not answer ({error.code().name})"
             await abort(context, Reason.INSPECTION_LOST, lost)
         return response
+
+    async def AwaitCheckpoint(
+        self, request: job_master_pb2.AwaitCheckpointRequest, context: _Context
+    ) -> job_master_pb2.TakeCheckpointResponse:
+        job = await self._job(request.job_id, context)
+        job_master = self._shell.job_master_of(job)
+        if job_master is None and job.ended:
+            await abort(
+                context,
+                Reason.TRIGGER_NOT_FOUND,
+                f"job {job.job_id} is {job.status.name}, and the outcome of its checkpoint"
+                f" {request.trigger_id[:80]!r} is no longer known: `firesteel show --checkpoints"
+                f" {job.job_id}` lists complete ones",
+                trigger_id=request.trigger_id[:80],
+            )
+        away = f"the JobMaster of job {job.job_id} does not answer this Dispatcher yet"
+        if job_master is None:
+            await abort(context, Reason.STARTING, away)
+        try:
+            taken: job_master_pb2.TakeCheckpointResponse
+            taken = await job_master.AwaitCheckpoint(request)
+        except grpc.aio.AioRpcError as error:
+            if reason_of(error) in _OUTCOMES:
+                await pass_on(context, error)
+            await abort(context, Reason.STARTING, away)
+        return taken
 
     async def DisposeSavepoint(
         self, request: dispatcher_pb2.DisposeSavepointRequest, context: _Context

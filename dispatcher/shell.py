@@ -310,11 +310,10 @@ class Shell:
         self, job: SubmittedJob, request: job_master_pb2.TakeCheckpointRequest
     ) -> job_master_pb2.TakeCheckpointResponse:
         """Returns once the checkpoint is complete. Raises FiresteelError."""
-        process = self.core.process_of(job) if job.confirmed else None
-        if job.ended or process is None:
+        stub = self.job_master_of(job)
+        if stub is None:
             waits = "" if job.ended else " and has no JobMaster yet"
             raise FiresteelError(f"job {job.job_id} is {job.status.name}{waits}")
-        stub: Any = self._job_master(process.address)
         try:
             taken: job_master_pb2.TakeCheckpointResponse = await stub.TakeCheckpoint(request)
         except grpc.aio.AioRpcError as error:

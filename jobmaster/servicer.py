@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -32,6 +32,7 @@ from jobmaster import convert
 from jobmaster.core import events
 from jobmaster.core.commands import AnswerInspection, InspectionRefusal
 from jobmaster.series import DEFAULT_POINTS, KEPT, JobSeries
+from jobmaster.triggers import Triggers
 
 log = structlog.get_logger(__name__)
 
@@ -125,6 +126,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         self.sessions = Sessions()
         self.dropped = 0  # messages of other jobs or epochs
         self.open_streams = 0
+        self._triggers = Triggers()
 
     async def ConnectTaskExecutor(
         self,
@@ -214,16 +216,34 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         self, request: job_master_pb2.TakeCheckpointRequest, context: _Context
     ) -> job_master_pb2.TakeCheckpointResponse:
         job = await self._job(request.job_id, context)
-        try:
-            return await job.take_checkpoint(
+
+        def take() -> Coroutine[Any, Any, job_master_pb2.TakeCheckpointResponse]:
+            return job.take_checkpoint(
                 savepoint=request.savepoint,
                 directory=request.directory,
                 stop=request.stop,
                 drain=request.drain,
                 full=request.full,
             )
-        except FiresteelError as error:
-            await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
+
+        if request.trigger_id:
+            task = self._triggers.start(request.trigger_id, take)
+            return await _outcome(asyncio.shield(task), context)
+        return await _outcome(take(), context)
+
+    async def AwaitCheckpoint(
+        self, request: job_master_pb2.AwaitCheckpointRequest, context: _Context
+    ) -> job_master_pb2.TakeCheckpointResponse:
+        await self._job(request.job_id, context)
+        task = self._triggers.find(request.trigger_id)
+        if task is None:
+            await abort(
+                context,
+                Reason.TRIGGER_NOT_FOUND,
+                f"job {request.job_id} has no triggered checkpoint {request.trigger_id[:80]!r}",
+                trigger_id=request.trigger_id[:80],
+            )
+        return await _outcome(asyncio.shield(task), context)
 
     async def GetJobDetails(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
@@ -260,6 +280,15 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
                 context, Reason.NOT_RESPONSIBLE, f"this JobMaster does not run job {job_id}"
             )
         return self.job
+
+
+async def _outcome(
+    taking: Awaitable[job_master_pb2.TakeCheckpointResponse], context: _Context
+) -> job_master_pb2.TakeCheckpointResponse:
+    try:
+        return await taking
+    except FiresteelError as error:
+        await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
 
 
 async def _write(session: Session, context: _Context) -> None:

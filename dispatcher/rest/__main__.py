@@ -11,6 +11,7 @@ import structlog
 
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
+from dispatcher.rest.programs import Programs
 from dispatcher.rest.server import RestServer
 from firesteel.common.high_availability import elected, elected_address, leaders_of
 from firesteel.common.leader import Office
@@ -20,7 +21,7 @@ from firesteel.common.service.host import ServiceProcess, service_main
 log = structlog.get_logger(__name__)
 
 
-@service_main("rest", role=Role.REST)
+@service_main("rest", role=Role.REST, directory="required")
 @click.option(
     "--dispatcher",
     default="",
@@ -28,7 +29,10 @@ log = structlog.get_logger(__name__)
     help="The Dispatcher that it calls, unless it is elected.",
 )
 async def main(process: ServiceProcess, dispatcher: str) -> None:
-    """The REST API, served on the socket that is its standard input. Its Dispatcher starts it."""
+    """The REST API, served on the socket that is its standard input. Its Dispatcher starts it.
+
+    Uploaded programs are stored in --dir, unless web.upload.dir is set.
+    """
     leaders = leaders_of(process.conf)
     gateway = Gateway(
         leaders.of(Office.DISPATCHER, dispatcher),
@@ -36,7 +40,10 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
         cluster_name=elected_address(process.conf) if elected(process.conf) else dispatcher,
     )
     names = frozenset({process.host, socket.gethostname().lower()})
-    server = RestServer(gateway, process.security, hosts=names, limits=Limits(process.conf))
+    programs = Programs(process.directory, process.conf)
+    server = RestServer(
+        gateway, process.security, programs, hosts=names, limits=Limits(process.conf)
+    )
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())
     await leaders.start()

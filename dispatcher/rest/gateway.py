@@ -83,6 +83,11 @@ class Gateway:
         return self._current().dispatcher
 
     @property
+    def address(self) -> str:
+        """The address of the leader. Raises Refusal while no Dispatcher leads."""
+        return self._current().address
+
+    @property
     def access(self) -> Any:
         """As `dispatcher`, of the leader's service Access."""
         return self._current().access

@@ -47,14 +47,21 @@ class Operations:
     def find(self, operation_id: str) -> asyncio.Task[Any] | None:
         return self._running.get(operation_id)
 
+    def forget(self, operation_id: str) -> None:
+        """Forgets an operation that has ended."""
+        self._ended_s.pop(operation_id, None)
+        self._running.pop(operation_id, None)
+
     async def stop(self) -> None:
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     def _ended(self, operation_id: str) -> None:
+        task = self._running.get(operation_id)
+        if task is None:
+            return
         self._ended_s[operation_id] = time.monotonic()
-        task = self._running[operation_id]
         if not task.cancelled():
             task.exception()  # it is reported to those who poll
 

@@ -15,12 +15,15 @@ import grpc
 import structlog
 from aiohttp import web
 
+from dispatcher.rest.firesteel.programs import ProgramRoutes
 from dispatcher.rest.firesteel.routes import FiresteelRoutes
 from dispatcher.rest.firesteel.session import Sessions
+from dispatcher.rest.flink.jars import JarRoutes
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
 from dispatcher.rest.pages import HEADERS, Pages
+from dispatcher.rest.programs import Programs
 from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
 from firesteel.common.security.access import ROUTES, Access
 from firesteel.common.security.security import Security
@@ -49,6 +52,7 @@ class RestServer:
         self,
         gateway: Gateway,
         security: Security | None,
+        programs: Programs,
         *,
         hosts: frozenset[str] = frozenset(),
         limits: Limits | None = None,
@@ -60,6 +64,7 @@ class RestServer:
         self._security = security
         self._sessions = Sessions(security)
         self._pages = Pages()
+        self._programs = programs
         self._hosts = hosts | {"localhost"}
         self._gateway = gateway
         self._runner: web.AppRunner | None = None
@@ -99,7 +104,8 @@ class RestServer:
 
     def flink_handlers(self) -> Mapping[str, Handler]:
         """The handlers of Flink's routes, with and without /v1."""
-        return FlinkRoutes(self._gateway).handlers()
+        jars = JarRoutes(self._gateway, self._programs)
+        return {**FlinkRoutes(self._gateway).handlers(), **jars.handlers()}
 
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of the other routes of the table of access."""
@@ -107,6 +113,7 @@ class RestServer:
             **self._pages.handlers(),
             **self._sessions.handlers(),
             **FiresteelRoutes(self._gateway).handlers(),
+            **ProgramRoutes(self._gateway, self._programs).handlers(),
         }
 
     # ---- every request

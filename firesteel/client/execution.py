@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import queue
 import signal
@@ -20,6 +21,7 @@ from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.client.job_details import JobDetails
 from firesteel.client.job_output import JobOutput, say_what_was_dropped
 from firesteel.client.signals import Interrupts, counted_interrupts
+from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import FiresteelError, JobFailed
@@ -215,6 +217,8 @@ def submit_job(
     """Submits the job and calls `submitted` once the cluster has it. Raises the error of a failed
     submission.
     """
+    if context.job_id and not context.executed:
+        job_graph = dataclasses.replace(job_graph, job_id=JobId(context.job_id))
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:

@@ -133,6 +133,7 @@ class ExecutionContext:
     mode: Mode
     conf: Configuration = field(default_factory=Configuration.load)
     address: str = ""  # remote: the Dispatcher's
+    job_id: str = ""  # of the first job; empty: a random one
     # Take precedence over the job's configuration.
     overrides: dict[str, str] = field(default_factory=dict)
     files: tuple[UserFile, ...] = ()

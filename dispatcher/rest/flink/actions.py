@@ -8,11 +8,13 @@ from typing import Any
 import grpc
 from aiohttp import web
 
+from dispatcher.rest import triggers
 from dispatcher.rest.flink.shown import Json, answer
 from dispatcher.rest.flink.throwables import failure_cause
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
+from firesteel.common.ids import random_id
 
 
 class ActionRoutes:
@@ -82,21 +84,23 @@ class ActionRoutes:
     ) -> web.Response:
         """Starts a checkpoint or savepoint, whose outcome the client polls."""
         message.job_id = request.match_info["job"]
+        message.trigger_id = text_of(body, "triggerId") or random_id()
         await self._gateway.details(request)  # an unknown job is refused now
+        awaited = job_master_pb2.AwaitCheckpointRequest(
+            job_id=message.job_id, trigger_id=message.trigger_id
+        )
         metadata = self._gateway.metadata(request)
-
-        async def take() -> tuple[int, str]:
-            taken = await self._gateway.dispatcher.TakeCheckpoint(message, metadata=metadata)
-            return taken.checkpoint_id, taken.path
-
-        trigger = self._gateway.operations.start(take(), text_of(body, "triggerId"))
+        taking = triggers.outcome(self._gateway, awaited, metadata, taking=message)
+        trigger = self._gateway.operations.start(taking, message.trigger_id)
         return answer({"request-id": trigger}, status=202)
 
     async def _triggered_savepoint(self, request: web.Request) -> web.Response:
-        return await self._polled(request, lambda taken: {"location": taken[1]})
+        await triggers.adopt(self._gateway, request)
+        return await self._polled(request, lambda taken: {"location": taken.path})
 
     async def _triggered_checkpoint(self, request: web.Request) -> web.Response:
-        return await self._polled(request, lambda taken: {"checkpointId": taken[0]})
+        await triggers.adopt(self._gateway, request)
+        return await self._polled(request, lambda taken: {"checkpointId": taken.checkpoint_id})
 
     async def _dispose(self, request: web.Request) -> web.Response:
         body = await json_body(request)
@@ -115,11 +119,21 @@ class ActionRoutes:
     async def _polled(self, request: web.Request, shown: Callable[[Any], Json]) -> web.Response:
         operation = self._gateway.operations.find(request.match_info["trigger"])
         if operation is None:
-            raise Refusal(404, f"there is no operation {request.match_info['trigger']!r}")
+            raise Refusal(
+                404,
+                f"there is no operation {request.match_info['trigger'][:80]!r}: it may have been"
+                " forgotten, or started before this server; start it again",
+            )
         if not operation.done():
             return answer({"status": {"id": "IN_PROGRESS"}})
         try:
             outcome = shown(operation.result())
-        except grpc.aio.AioRpcError as error:
-            outcome = {"failure-cause": failure_cause(error.details() or error.code().name)}
+        except (grpc.aio.AioRpcError, Refusal) as error:
+            outcome = {"failure-cause": failure_cause(_message(error))}
         return answer({"status": {"id": "COMPLETED"}, "operation": outcome})
+
+
+def _message(error: grpc.aio.AioRpcError | Refusal) -> str:
+    if isinstance(error, Refusal):
+        return str(error)
+    return error.details() or error.code().name

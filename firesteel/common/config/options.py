@@ -88,6 +88,32 @@ REST_PORT = _addresses.option(
     "8081-8181",
     "Port of the REST API, or a range of which the first free one is used; empty: no REST API.",
 )
+WEB_SUBMIT = _addresses.option(
+    "web.submit.enable",
+    "bool",
+    True,
+    "Whether programs can be uploaded and run through the REST API.",
+)
+WEB_SUBMIT_TIMEOUT = _addresses.option(
+    "web.submit.timeout",
+    "duration",
+    120.0,
+    "Time in which a program that is run through the REST API must end. Its jobs run on.",
+    minimum=1,
+)
+WEB_UPLOAD_DIR = _addresses.option(
+    "web.upload.dir",
+    "string",
+    "",
+    "Directory of programs that are uploaded through the REST API; empty: in that of the"
+    " Dispatcher.",
+)
+WEB_UPLOAD_LIMIT = _addresses.option(
+    "web.upload.max-size",
+    "size",
+    100 * MIB,
+    "Maximum size of a program that is uploaded through the REST API.",
+)
 
 SAMPLE_ROWS = _addresses.option(
     "rest.sample-rows",

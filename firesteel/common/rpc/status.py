@@ -55,6 +55,7 @@ class Reason(Enum):
     BLOB_NOT_FOUND = auto()
     LOG_FILE_NOT_FOUND = auto()
     CHECKPOINT_NOT_TAKEN = auto()
+    TRIGGER_NOT_FOUND = auto()
     SAVEPOINT_NOT_DISPOSED = auto()
     CHUNK_OUT_OF_ORDER = auto()
     TASK_EXECUTOR_NOT_FOUND = auto()
@@ -104,6 +105,7 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.BLOB_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
         Reason.LOG_FILE_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
         Reason.CHECKPOINT_NOT_TAKEN: grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.TRIGGER_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
         Reason.SAVEPOINT_NOT_DISPOSED: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.CHUNK_OUT_OF_ORDER: grpc.StatusCode.OUT_OF_RANGE,
         Reason.TASK_EXECUTOR_NOT_FOUND: grpc.StatusCode.NOT_FOUND,

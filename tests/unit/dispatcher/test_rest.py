@@ -24,6 +24,7 @@ from dispatcher.rest.flink.checkpoints import checkpoints
 from dispatcher.rest.flink.jobs import exceptions, job
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
+from dispatcher.rest.programs import Programs
 from dispatcher.rest.server import RestServer
 from dispatcher.service import Dispatcher
 from firesteel._proto import access_pb2
@@ -74,6 +75,7 @@ async def _served(
     rest = RestServer(
         Gateway(FixedLeader(dispatcher.address), rest_security),
         rest_security,
+        Programs(directory, conf),
         limits=Limits(Configuration({"rest.limit.failures-per-second": "0"})),
     )
     await rest.start(socket.create_server((HOST, 0)))
@@ -126,7 +128,8 @@ def _example(route: str) -> str:
 
 
 async def test_every_route_is_in_the_table_of_access() -> None:
-    server = RestServer(Gateway(FixedLeader("127.0.0.1:1"), None), None)
+    programs = Programs(Path("unused"), Configuration())
+    server = RestServer(Gateway(FixedLeader("127.0.0.1:1"), None), None, programs)
     assert server.flink_handlers().keys() | server.handlers().keys() == ROUTES.keys()
     await server.stop()
 

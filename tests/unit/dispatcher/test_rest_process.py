@@ -41,7 +41,8 @@ async def test_it_starts_with_the_first_connection_and_after_its_death(tmp_path:
     log = tmp_path / "rest.log"
     listener = listen(HOST, (0,))
     assert listener is not None
-    rest = RestProcess(listener, ["--dispatcher", "127.0.0.1:1", "-Dsecurity.enabled=false"], log)
+    arguments = ["--dir", str(tmp_path), "--dispatcher", "127.0.0.1:1", "-Dsecurity.enabled=false"]
+    rest = RestProcess(listener, arguments, log)
     assert not log.exists()
     assert await to_thread(_status, rest.address) == 503
     first = _pid(log)

@@ -15,6 +15,7 @@ from dispatcher.rest.firesteel import session
 from dispatcher.rest.firesteel.session import LoginCodes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.pages import Pages
+from dispatcher.rest.programs import Programs
 from dispatcher.rest.requests import Refusal
 from dispatcher.rest.server import RestServer
 from firesteel.common.config import Configuration
@@ -38,7 +39,8 @@ def keys(tmp_path: Path) -> Keys:
 async def rest(tmp_path: Path, keys: Keys) -> AsyncIterator[RestServer]:
     conf = Configuration({"security.directory": str(tmp_path / "security")})
     security = Security.of_process(conf, Role.REST, HOST)
-    server = RestServer(Gateway(FixedLeader("127.0.0.1:1"), security), security)
+    gateway = Gateway(FixedLeader("127.0.0.1:1"), security)
+    server = RestServer(gateway, security, Programs(tmp_path, conf))
     folder = tmp_path / "dashboard"
     (folder / "app" / "pages").mkdir(parents=True)
     (folder / "index.html").write_text("<title>Firesteel</title>")
