@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +308,7 @@ def test_each_panel_has_data_and_each_alert_fires(session: Session, tmp_path: Pa
 
         def await_alerts(*alerts: str) -> None:
             for alert in alerts:
-                eventually(lambda name=alert: fired(server, name, **made[name]), f"{alert} fires")
+                eventually(partial(fired, server, alert, **made[alert]), f"{alert} fires")
 
         (dispatcher,) = services(session, "dispatcher")
         dispatcher.send_signal(signal.SIGSTOP)
