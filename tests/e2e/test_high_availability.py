@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -33,6 +34,7 @@ from firesteel.common.states import JobStatus
 from firesteel.connectors import CollectSink
 from firesteel.errors import ClusterUnreachable
 from tests.compose import commands
+from tests.credentials import scrape
 from tests.e2e.conftest import WARM_S, attempt_ids, firesteel, job_masters, running
 from tests.e2e.jobs import nothing_left, unbounded
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
@@ -307,6 +309,7 @@ def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> Non
 
             eventually(lambda: f"the leader is {first} (epoch 1)" in refusal(), "it names it")
             assert refusal().startswith("this Dispatcher is a standby, not the leader")
+            assert (is_leader(cluster, first), is_leader(cluster, second)) == (True, False)
             cluster_id = cluster.conf.get(options.HA_CLUSTER_ID)
             (listing,) = (each for each in commands() if " -z " in each)  # of docker-compose.yml
             here = listing.replace("zookeeper-1:2181/compose", f"{zookeeper.quorum}/{cluster_id}")
@@ -315,6 +318,16 @@ def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> Non
             assert "No running jobs." in listed.stdout
             cluster.dispatchers.by_address[first].process.send_signal(signal.SIGTERM)
             eventually(lambda: leads(client), "it leads")
+            assert is_leader(cluster, second)
+
+
+def is_leader(cluster: HighlyAvailable, dispatcher: str) -> bool:
+    """Returns the metric of the Dispatcher at this address."""
+    metrics = scrape(cluster.dispatchers.by_address[dispatcher].ready["metrics_address"])
+    (value,) = re.findall(
+        r'^flink_jobmanager_isLeader\{.*office="dispatcher"\} (\S+)$', metrics, re.M
+    )
+    return float(value) == 1
 
 
 def test_a_leader_that_was_stopped_and_resumed_no_longer_leads(
