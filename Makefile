@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit test-long sim sim-long chaos fuzz mutants lint lock docs reference bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit test-long sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ reference: $(READY) ## the generated pages of docs/reference (command line, conf
 
 lock: ## resolve the dependencies into requirements.lock and requirements-docs.lock
 	@scripts/lock.sh
+
+screenshots: $(READY) ## take the pictures of the dashboard in docs/images
+	@$(PYTHON_IN_VENV) -m tests.e2e.run_screenshots
 
 bench: $(READY) ## all benchmarks, also beside Spark and Flink (an hour); one: make bench ONLY=nexmark
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY) $(if $(ROWS),--rows $(ROWS))

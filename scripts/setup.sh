@@ -82,10 +82,18 @@ find_java() {
   $python -m firesteel.common.process.java >/dev/null || fail "then run it again"
 }
 
+# Only tests of the dashboard need it.
+find_chromium() {
+  if [ -x /usr/bin/chromium ] || ! can_install; then return; fi
+  say "installing Chromium"
+  apt_install chromium || true
+}
+
 make_venv
 install_packages
 generate_stubs
 find_java
+find_chromium
 # Everything works without it, only slots start more slowly.
 $python -m taskexecutor.executor.columnar.jvm.archive || true
 touch $venv/.ready

@@ -205,7 +205,7 @@ class Gateway:
         self, request: web.Request, job_id: str = "", *, checkpoints: bool = False
     ) -> JobDetails:
         """Describes a job, by default the one in the path. With `checkpoints`, includes the
-        subtasks' parts of the last checkpoints.
+        subtasks' parts of the last checkpoints. Raises Refusal for a job that was removed.
         """
         job_id = job_id or request.match_info["job"]
 
@@ -215,7 +215,10 @@ class Gateway:
                 timeout=CALL_TIMEOUT_S,
                 metadata=self.metadata(request),
             )
-            return JOB_DETAILS.decode(answer)
+            details = JOB_DETAILS.decode(answer)
+            if not details.start_ms:  # only its end is known, for clients that wait for it
+                raise Refusal(404, f"the cluster no longer keeps job {job_id}")
+            return details
 
         details: JobDetails = await self.shared(f"job {job_id} {checkpoints}", load)
         return details

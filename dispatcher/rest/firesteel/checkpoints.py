@@ -11,6 +11,8 @@ from dispatcher.rest.firesteel.shown import Json
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal
 from firesteel.client.job_details import CheckpointDetails, JobDetails
+from firesteel.common.config import options
+from firesteel.common.units import parse_duration_s
 
 _COMPLETED, _FAILED = "COMPLETED", "FAILED"
 
@@ -46,18 +48,20 @@ class CheckpointRoutes:
 def checkpoints(details: JobDetails) -> Json:
     """The counts are those of the checkpoints that are still shown."""
     shown = details.checkpoints
+    interval = details.configuration.get(options.CHECKPOINT_INTERVAL.key)
+    restored = details.configuration.get(options.RECOVERY_PATH.key)
     completed = sum(each.state == _COMPLETED for each in shown)
     failed = sum(each.state == _FAILED for each in shown)
     return {
-        "interval_ms": None,
+        "interval_ms": int(parse_duration_s(interval) * 1000) if interval else None,
         "counts": {
             "completed": completed,
             "failed": failed,
             "in_progress": len(shown) - completed - failed,
-            "restored": 0,
+            "restored": int(restored is not None),
             "total": len(shown),
         },
-        "restored": None,
+        "restored": {"path": restored} if restored else None,
         "checkpoints": list(map(checkpoint, shown)),
     }
 

@@ -32,6 +32,7 @@ KEPT_S = 2.0  # it reads the details of many jobs
 MAX_LIVE = 20  # jobs that are read, the newest ones
 MAX_FAILED = 10
 MAX_FAILURES = 20
+MAX_WITH_SAVEPOINTS = 50  # jobs that are read for their savepoints
 
 
 class ClusterRoutes:
@@ -84,7 +85,8 @@ class ClusterRoutes:
     async def _savepoints(self, request: web.Request) -> web.Response:
         async def load() -> Json:
             jobs = await self._gateway.jobs(request)
-            return savepoints(await self._details(request, worth_reading(jobs)))
+            newest = heapq.nlargest(MAX_WITH_SAVEPOINTS, jobs, key=lambda job: job.start_ms)
+            return savepoints(await self._details(request, newest))
 
         return await self._gateway.answer(request, load, kept_s=KEPT_S)
 

@@ -22,7 +22,7 @@ function Content({ job, query }) {
       ?? newest.find(({ state }) => state === "COMPLETED") ?? newest[0];
     return html`
       <${Tiles} data=${data} newest=${newest} />
-      ${data.restored && html`<${Restored} restored=${data.restored} now=${job.now_ms} />`}
+      ${data.restored && html`<div class="notice tone-done"><strong>Restored</strong> from <code class="wrap">${data.restored.path}</code></div>`}
       ${newest.length === 0
     ? html`<div class="card"><${Empty} title="No checkpoints yet">${data.interval_ms
       ? `One is taken every ${format.duration(data.interval_ms)}.`
@@ -41,16 +41,10 @@ function Tiles({ data, newest }) {
     <${Tile} label="Completed" value=${format.exactCount(counts.completed)} />
     <${Tile} label="Failed" value=${counts.failed ? html`<span class="bad-text">${format.exactCount(counts.failed)}</span>` : "0"} />
     <${Tile} label="In progress" value=${format.exactCount(counts.in_progress)} />
-    <${Tile} label="Restored" value=${format.exactCount(counts.restored)} />
     <${Tile} label="Interval" value=${data.interval_ms ? format.duration(data.interval_ms) : "none"} />
     <${Tile} label="Last duration" value=${format.duration(last?.duration_ms)} />
     <${Tile} label="Last size" value=${html`<${Bytes} value=${last?.size_bytes} />`} />
   </div>`;
-}
-
-function Restored({ restored, now }) {
-  return html`<div class="notice tone-done"><strong>Restored</strong> from ${kind(restored)} ${restored.id}${restored.restored_ms
-    ? html` at <${Time} ms=${restored.restored_ms} now=${now} />` : null}${restored.path ? html`: <code class="wrap">${restored.path}</code>` : null}</div>`;
 }
 
 function kind({ savepoint }) {

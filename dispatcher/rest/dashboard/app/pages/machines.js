@@ -40,7 +40,7 @@ const PARTS = [
   { key: "heap", label: "JVM heap", name: "part-1", bytes: (memory) => memory?.jvm_heap?.used },
   { key: "jvm", label: "other JVM", name: "part-2", bytes: (memory) => memory?.jvm_other },
   { key: "python", label: "Python", name: "part-3", bytes: (memory) => memory?.python },
-  { key: "state", label: "state", name: "part-4", bytes: (memory) => memory?.state },
+  { key: "shared", label: "shared", name: "part-4", bytes: (memory) => memory?.shared },
 ];
 
 function Slots({ slots }) {

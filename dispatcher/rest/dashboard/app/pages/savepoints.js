@@ -13,6 +13,7 @@ export default function Savepoints() {
   const user = useStore(me);
   const poll = usePoll("savepoints", { every: 5000 });
   const [disposing, setDisposing] = useState(null);
+  const [disposed, setDisposed] = useState([]); // jobs still name them
   const reason = `Your role, ${user?.role}, may not do this.`;
   const columns = [
     { key: "path", title: "Path", className: "name", cell: ({ path }) => html`<code class="wrap">${path}</code>` },
@@ -25,10 +26,10 @@ export default function Savepoints() {
       <button type="button" class="button compact danger-text" disabled=${!user?.may.savepoint} title=${user?.may.savepoint ? undefined : reason} onClick=${() => setDisposing(path)}>Dispose</button></span>` },
   ];
   return html`<h1>Savepoints</h1><section class="card" aria-label="Savepoints">
-    <${Loaded} poll=${poll} rows=${6}>${({ savepoints }) => html`<${Table} caption="Savepoints" columns=${columns} rows=${savepoints} rowKey=${({ path }) => path}
+    <${Loaded} poll=${poll} rows=${6}>${({ savepoints }) => html`<${Table} caption="Savepoints" columns=${columns} rows=${savepoints.filter(({ path }) => !disposed.includes(path))} rowKey=${({ path }) => path}
       empty=${html`<${Empty} title="No savepoints">Take one on the page of a job, or with <code>firesteel savepoint</code>.<//>`} />`}<//>
   </section>
   ${disposing && html`<${Dialog} title="Dispose of this savepoint?" confirm="Dispose" danger onClose=${() => setDisposing(null)}
-    onConfirm=${async () => { await outcome(post("savepoints/dispose", { path: disposing })); poll.refresh(); }}>
+    onConfirm=${async () => { await outcome(post("savepoints/dispose", { path: disposing })); setDisposed([...disposed, disposing]); }}>
     <p>Deletes its files. No job can start from it any more. This cannot be undone.</p><code class="wrap">${disposing}</code><//>`}`;
 }
