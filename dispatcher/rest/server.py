@@ -22,6 +22,7 @@ from dispatcher.rest.flink.jars import JarRoutes
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
+from dispatcher.rest.openapi.serving import OpenApiRoutes
 from dispatcher.rest.pages import HEADERS, Pages
 from dispatcher.rest.programs import Programs
 from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
@@ -113,6 +114,7 @@ class RestServer:
             **self._pages.handlers(),
             **self._sessions.handlers(),
             **FiresteelRoutes(self._gateway).handlers(),
+            **OpenApiRoutes().handlers(),
             **ProgramRoutes(self._gateway, self._programs).handlers(),
         }
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from aiohttp import web
 
-from dispatcher.rest.firesteel.bottleneck import diagnose
+from dispatcher.rest.firesteel.bottleneck import UNEVEN, diagnose
 from dispatcher.rest.firesteel.shown import (
     Json,
     by_name,
@@ -151,9 +151,11 @@ def edge_rate(by_id: Mapping[str, Vertex], source_id: str, target: Vertex) -> fl
 
 
 def _skew(vertex: Vertex) -> Json | None:
-    """The subtask that receives the most records, and its share of them."""
+    """The subtask that receives many more records than the others, and its share of them."""
     activity = vertex.activity
     if activity is None or activity.largest is None or vertex.parallelism < 2:
+        return None
+    if activity.largest < UNEVEN / vertex.parallelism:
         return None
     return {"subtask": activity.largest_subtask, "share": round(activity.largest, 4)}
 

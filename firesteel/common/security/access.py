@@ -212,6 +212,8 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "GET /jobmanager/logs/{file}",
                 "GET /jars",
                 "POST /firesteel/v1/session/codes",
+                "GET /firesteel/v1/openapi.json",
+                "GET /firesteel/v1/docs",
                 "GET /firesteel/v1/me",
                 "GET /firesteel/v1/cluster",
                 "GET /firesteel/v1/jobs",
