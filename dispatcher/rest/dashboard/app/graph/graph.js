@@ -1,7 +1,7 @@
 // The job graph: vertices as cards, edges with their rates; pans and zooms.
 import * as format from "../format.js";
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
-import { State, TimeShares, TIME_LEGEND } from "../ui/values.js";
+import { isSkewed, State, TimeShares, TIME_LEGEND } from "../ui/values.js";
 import { edgePath, layoutGraph, NODE, shapeOf } from "./layout.js";
 
 const NARROW = 620; // below this width, the graph runs from top to bottom
@@ -131,7 +131,7 @@ function Vertex({ vertex, number, at, selected, bottleneck, href, onSelect }) {
       <span title=${`Vertex ${number}, ${format.counted(vertex.parallelism, "task")}`}>[${number}] × ${vertex.parallelism}</span>
       ${vertex.status !== "RUNNING" && html`<${State} name=${vertex.status} />`}
       ${bottleneck && html`<span class="badge plain tone-bad">bottleneck</span>`}
-      ${!bottleneck && vertex.skew && html`<span class="badge plain tone-warn">skewed</span>`}
+      ${!bottleneck && isSkewed(vertex) && html`<span class="badge plain tone-warn">skewed</span>`}
     </span>
     <${TimeShares} time=${vertex.time} />
     <span class="vertex-shares"><span><b class="busy-text">${format.percent(busy)}</b> busy</span>

@@ -8,7 +8,7 @@ import { href, setQuery } from "../router.js";
 import { Sparkline } from "../ui/chart.js";
 import { JobPage } from "../ui/job_page.js";
 import { Table } from "../ui/table.js";
-import { Bytes, Count, ENDED, Label, Tasks, TimeShares } from "../ui/values.js";
+import { Bytes, Count, ENDED, isSkewed, Label, Tasks, TimeShares } from "../ui/values.js";
 import { VertexCharts } from "../ui/vertex_charts.js";
 import { Empty } from "../ui/views.js";
 
@@ -75,10 +75,12 @@ function Bottleneck({ job, onSelect }) {
 export function summary(job) {
   const { bottleneck } = job;
   if (bottleneck) {
+    const names = job.vertices.map(({ name }) => name).filter(Boolean);
+    const short = (text) => names.reduce((all, name) => all.replaceAll(name, () => format.shortName(name)), text);
     return {
       tone: "",
-      sentence: bottleneck.sentence,
-      evidence: bottleneck.evidence ?? [],
+      sentence: short(bottleneck.sentence),
+      evidence: (bottleneck.evidence ?? []).map(short),
       advice: bottleneck.advice,
       vertex: job.vertices.find(({ id }) => id === bottleneck.vertex_id),
     };
@@ -200,15 +202,13 @@ function Vertices({ job, series, selected }) {
       help: "Sorts by the busy share",
       cell: (vertex) => html`<${Time} vertex=${vertex} />`,
     },
-    any((vertex) => vertex.skew) && {
+    any(isSkewed) && {
       key: "skew",
       title: "Skew",
+      help: "The share of the records that one subtask receives",
       wide: true,
       value: (vertex) => vertex.skew?.share,
-      cell: (vertex) =>
-        vertex.skew
-          ? html`<${Skew} skew=${vertex.skew} />`
-          : format.UNKNOWN,
+      cell: (vertex) => (vertex.skew ? html`<${Skew} vertex=${vertex} />` : format.UNKNOWN),
     },
     any((vertex) => format.known(vertex.watermark_lag_ms)) && {
       key: "lag",
@@ -245,10 +245,10 @@ function Vertices({ job, series, selected }) {
   </section>`;
 }
 
-function Skew({ skew: { subtask, share } }) {
-  const part = format.percent(share);
-  return html`<${Label} tone="warn" title=${`Subtask ${subtask} receives ${part} of the records`}>
-    ${part} to ${subtask}<//>`;
+function Skew({ vertex }) {
+  const { subtask, share } = vertex.skew;
+  if (!isSkewed(vertex)) return format.percent(share);
+  return html`<${Label} tone="warn">${format.percent(share)} to ${subtask}<//>`;
 }
 
 function Time({ vertex }) {

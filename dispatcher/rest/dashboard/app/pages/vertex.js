@@ -11,6 +11,7 @@ import {
   Count,
   Elapsed,
   ENDED,
+  isSkewed,
   Label,
   Shares,
   State,
@@ -51,7 +52,7 @@ function Content({ job, vertex, poll, offset, query }) {
     <${Numbers} vertex=${vertex} />
     <${Work} time=${vertex.time} />
     <${Operators} vertex=${vertex} plans=${poll.data?.plans ?? {}} />
-    <${VertexCharts} job=${job} vertex=${vertex} head=${html`<h2>Last hour</h2>`} />
+    <${VertexCharts} job=${job} vertex=${vertex} detailed head=${html`<h2>Last hour</h2>`} />
     <${Subtasks} poll=${poll} vertex=${vertex} offset=${offset} query=${query} />`;
 }
 
@@ -87,7 +88,7 @@ function Numbers({ vertex }) {
       note=${html`<${Time} ms=${vertex.watermark_ms} />`} title="The time between the clock and the watermark" />
     <${Tile} label="State" value=${format.bytes(vertex.state_bytes)} note="last checkpoint" />
     <${Tile} label="Late records" value=${format.count(vertex.late_dropped)} note="dropped" />
-    <${Tile} label="Skew" value=${skew ? html`<span class="warn-text">${format.percent(skew.share)}</span>` : "none"}
+    <${Tile} label="Skew" value=${html`<span class=${isSkewed(vertex) ? "warn-text" : ""}>${format.percent(skew?.share)}</span>`}
       note=${skew ? `go to subtask ${skew.subtask}` : "\u00a0"} title="The share of the records that one subtask receives" />
   </div>`;
 }
@@ -269,7 +270,7 @@ function Subtasks({ poll, vertex, offset, query }) {
       <div aria-busy=${poll.loading ? "true" : "false"} class="subtasks">
         <${Table} caption="Subtasks" columns=${columns} rows=${subtasks} rowKey=${({ index }) => index}
         sort=${sort} onSort=${({ key, descending }) => setQuery({ sort: key, order: descending ? "desc" : "asc", offset: undefined })}
-        rowClass=${({ index }) => (index === vertex.skew?.subtask ? "hot" : undefined)}
+        rowClass=${({ index }) => (isSkewed(vertex) && index === vertex.skew.subtask ? "hot" : undefined)}
         after=${(subtask) => open.has(subtask.index) && html`<${AllAttempts} attempts=${subtask.attempts} />`} /></div>`}<//>
   </section>`;
 }

@@ -93,6 +93,13 @@ export const TIME_LEGEND = html`<ul class="legend" aria-label="Colours">
   <li><i class="swatch idle" />idle</li>
 </ul>`;
 
+/** Whether one subtask receives much more than an even share of the records. */
+export function isSkewed({ skew, parallelism }) {
+  return format.known(skew?.share) && skew.share * parallelism > UNEVEN;
+}
+
+const UNEVEN = 1.5; // times an even share
+
 /** One number of a page's head. `note` is a line below it. */
 export function Tile({ label, value, note, title, children }) {
   return html`<div class="tile" title=${title}>

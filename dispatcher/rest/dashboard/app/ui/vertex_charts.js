@@ -10,42 +10,61 @@ import { Empty, Failure } from "./views.js";
 const POINTS = 240;
 const POLL_MS = 6000;
 
-/** `head`: what stands in the card's header. */
-export function VertexCharts({ job, vertex, head }) {
+/** `head`: what stands in the card's header; `detailed`: also bytes, parts of the busy time, and the
+ * busiest subtask.
+ */
+export function VertexCharts({ job, vertex, head, detailed = false }) {
+  const ended = ENDED.has(job.status);
   const poll = usePoll(path("jobs", job.id, "series"), {
     query: { vertex: vertex.id, points: POINTS },
-    every: ENDED.has(job.status) ? 0 : POLL_MS,
+    every: ended ? 0 : POLL_MS,
   });
+  const times = poll.data?.times;
   const values = poll.data?.vertices?.[vertex.id];
-  const known = (name) => values?.[name]?.some(format.known);
-  const empty = poll.data && !(poll.data.times?.length && values);
+  let charts = html`<${Charts} vertex=${vertex} times=${times} values=${values} detailed=${detailed} />`;
+  if (poll.error && !ended) charts = html`<${Failure} error=${poll.error} />`;
+  else if (poll.error || (poll.data && !(times?.length && values))) {
+    charts = html`<${Empty} title="No measurements">
+      ${ended ? "They are kept while a job runs." : "The first ones arrive within seconds."}<//>`;
+  }
   return html`<section class="card" aria-label=${`The last hour of ${vertex.name}`}>
     <header>${head}</header>
-    <div class="card-body charts">${
-      poll.error
-        ? html`<${Failure} error=${poll.error} />`
-        : empty
-          ? html`<${Empty} title="No measurements">
-            ${ENDED.has(job.status) ? "They are kept while a job runs." : "The first ones arrive within seconds."}<//>`
-          : html`
-      <${TimeChart} title="Records per second" times=${poll.data?.times} show=${format.rate} series=${[
-        vertex.inputs.length > 0 && { label: "In", values: values?.records_in, color: "--chart-1" },
-        { label: "Out", values: values?.records_out, color: "--chart-2" },
-      ].filter(Boolean)} />
-      <${TimeChart} title="Time of its tasks" times=${poll.data?.times} show=${format.percent} highest=${1} series=${[
-        { label: "Busy", values: values?.busy, color: "--busy", stacked: true },
-        { label: "Back-pressured", values: values?.back_pressured, color: "--back-pressured", stacked: true },
-        { label: "Idle", values: values?.idle, color: "--idle", stacked: true },
-      ]} />
-      ${
-        known("watermark_lag_ms") || !values
-          ? html`
-        <${TimeChart} key="lag" title="Watermark lag" times=${poll.data?.times} show=${format.duration} series=${[
-          { label: "Lag", values: values?.watermark_lag_ms, color: "--chart-3" },
-        ]} />`
-          : html`<div class="chart"><div class="chart-title">Watermark lag</div>
-          <${Empty} title="No watermark">The vertex has not received one in this time.<//></div>`
-      }`
-    }</div>
+    <div class="card-body charts">${charts}</div>
   </section>`;
+}
+
+function Charts({ vertex, times, values, detailed }) {
+  const reads = vertex.inputs.length > 0;
+  const line = (label, name, color) => ({ label, values: values?.[name], color });
+  const part = (label, name, color) => ({ ...line(label, name, color), stacked: true });
+  const hasLag = !values || values.watermark_lag_ms?.some(format.known);
+  return html`
+    <${TimeChart} title="Records per second" times=${times} show=${format.rate} series=${[
+      reads && line("In", "records_in", "--chart-1"),
+      line("Out", "records_out", "--chart-2"),
+    ].filter(Boolean)} />
+    <${TimeChart} title="Time of its tasks" times=${times} show=${format.percent} highest=${1} series=${[
+      part("Busy", "busy", "--busy"),
+      part("Back-pressured", "back_pressured", "--back-pressured"),
+      part("Idle", "idle", "--idle"),
+    ]} />
+    ${hasLag
+      ? html`<${TimeChart} key="lag" title="Watermark lag" times=${times} show=${format.duration}
+          series=${[line("Lag", "watermark_lag_ms", "--chart-3")]} />`
+      : html`<div class="chart"><div class="chart-title">Watermark lag</div>
+          <${Empty} title="No watermark">The vertex has received none in this time.<//></div>`}
+    ${detailed && html`
+      <${TimeChart} title="Bytes per second" times=${times} show=${format.byteRate} series=${[
+        reads && line("In", "bytes_in", "--chart-1"),
+        line("Out", "bytes_out", "--chart-2"),
+      ].filter(Boolean)} />
+      <${TimeChart} title="Parts of the busy time" times=${times} show=${format.percent} highest=${1} series=${[
+        part("Spark", "spark", "--chart-1"),
+        part("Python", "python", "--chart-3"),
+        part("Exchange", "exchange", "--chart-2"),
+      ]} />
+      <${TimeChart} title="Busiest subtask" times=${times} show=${format.percent} highest=${1} series=${[
+        line("Busiest", "busiest", "--chart-3"),
+        line("Mean", "busy", "--chart-1"),
+      ]} />`}`;
 }
