@@ -22,6 +22,7 @@ from dispatcher.rest.flink.task_metrics import Rates, task_metrics, watermark_ms
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal
 from firesteel.client.job_details import Attempt, JobDetails, Subtask, Vertex
+from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
 from firesteel.common.task_metrics import TaskMetrics
 
@@ -212,7 +213,7 @@ def vertex_overview(vertex: Vertex, now_ms: int) -> Json:
     end_ms = max(ended) if attempts and len(ended) == len(attempts) else 0
     return {
         "id": vertex.vertex_id,
-        "slotSharingGroupId": vertex.slot_sharing_group,
+        "slotSharingGroupId": stable_id("slot sharing group", vertex.slot_sharing_group),
         "name": vertex.name,
         "maxParallelism": vertex.max_parallelism,
         "parallelism": vertex.parallelism,
