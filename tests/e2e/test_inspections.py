@@ -21,7 +21,7 @@ from firesteel.errors import FiresteelError
 from tests.credentials import folder
 from tests.waiting import eventually
 
-from .conftest import Session, running
+from .conftest import Session, firesteel, running
 from .jobs import unbounded
 from .test_faults import busy_slot, in_spark
 
@@ -89,6 +89,11 @@ def test_flame_graphs_show_the_hot_function_and_rows_are_those_of_the_job(
     values = [json.loads(row)[0] for row in rows.rows]
     assert len(values) == 6
     assert values[1] == values[0] + 1 and values[2] == values[0] + 2, "the first of a batch"
+
+    printed = firesteel(
+        "inspect", job_id, "--vertex", "Hot", "--rows", "2", "-m", session.address
+    ).stdout.splitlines()
+    assert [json.loads(line).keys() for line in printed] == [{"value"}] * 2
 
     below = f"/firesteel/v1/jobs/{job_id}"
     body = {"vertex": task.vertex_id, "subtask": 0}

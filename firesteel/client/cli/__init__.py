@@ -10,6 +10,7 @@ import click
 import firesteel
 from firesteel.client.cli.cluster import cluster, service
 from firesteel.client.cli.dashboard import dashboard
+from firesteel.client.cli.inspect import inspect
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.package import package
@@ -29,6 +30,7 @@ Examples:
   firesteel list                               list its running jobs
   firesteel show JOB                           show tasks, counters and errors
   firesteel logs --follow JOB                  follow the logs until the job ends
+  firesteel inspect JOB --vertex MAP --rows 5  show rows that a task sends
   firesteel dashboard                          open the dashboard in a browser
   firesteel cancel JOB
   firesteel remove JOB                         delete an ended job with its results
@@ -95,6 +97,7 @@ for command in (
     remove,
     stop_task_executor,
     dashboard,
+    inspect,
     cluster,
     token,
     audit,

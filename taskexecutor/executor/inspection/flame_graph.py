@@ -1,6 +1,7 @@
 """Samples the stacks of a task's threads: of Python, and of the JVM while Python waits for it.
 
-The sampling thread needs the interpreter's lock about 100 times per second, for some 0.1 ms.
+The sampling thread needs the interpreter's lock about 100 times per second, for some 0.1 ms. If
+samples take long, as those of the JVM may, there are fewer, down to 20 per second.
 Spark's Python workers are other processes, whose stacks it cannot read: the frames of the JVM that
 wait for them stand for their time.
 """
@@ -27,6 +28,9 @@ from taskexecutor.executor.inspection.stacks import (
 )
 
 INTERVAL_S = 0.01
+_LONGEST_INTERVAL_S = 0.05
+_MAX_SHARE = 0.04  # of the time, which samples should take
+_SMOOTHING = 0.1  # of the time that they take: single samples must not change their frequency
 _PY4J = "py4j/clientserver.py"
 _SOCKET = "/socket.py"
 _BUSY_SHARE = 0.5
@@ -67,14 +71,16 @@ class StackSampler:
         jvm = self._connect()
         self._used_cpu(self._thread)
         started_s = time.monotonic()
-        next_s, samples = started_s, 0
+        taken_s, samples = 0.0, 0
         while (now_s := time.monotonic()) < started_s + seconds:
             if stop() or not self._thread.is_alive():
                 break
             self._sample(jvm)
             samples += 1
-            next_s = max(next_s + INTERVAL_S, now_s)
-            time.sleep(max(0.0, next_s - time.monotonic()))
+            sample_s = time.monotonic() - now_s
+            taken_s += _SMOOTHING * (sample_s - taken_s)
+            interval_s = min(max(INTERVAL_S, taken_s / _MAX_SHARE), _LONGEST_INTERVAL_S)
+            time.sleep(max(0.0, interval_s - sample_s))
         return self._tree.flame_graph(samples=samples, seconds=time.monotonic() - started_s)
 
     def _sample(self, jvm: JvmThreads | None) -> None:

@@ -22,6 +22,7 @@ from dispatcher.service import Dispatcher
 from firesteel._proto import dispatcher_pb2 as pb
 from firesteel._proto import (
     dispatcher_pb2_grpc,
+    inspections_pb2,
     job_logs_pb2,
     job_master_pb2,
     resource_manager_pb2,
@@ -370,6 +371,42 @@ REFUSED: dict[str, tuple[str, Any, Reason, dict[str, str]]] = {
         Reason.CHECKPOINT_NOT_TAKEN,
         {},
     ),
+    "an inspection of a job that has ended": (
+        "InspectTask",
+        inspections_pb2.InspectTaskRequest(
+            job_id=ENDED, stack_sampling=inspections_pb2.StackSampling(seconds=1)
+        ),
+        Reason.TASK_NOT_RUNNING,
+        {},
+    ),
+    "an inspection that takes too long": (
+        "InspectTask",
+        inspections_pb2.InspectTaskRequest(
+            job_id=JOB, stack_sampling=inspections_pb2.StackSampling(seconds=31)
+        ),
+        Reason.INVALID_REQUEST,
+        {},
+    ),
+    "an inspection of nothing": (
+        "InspectTask",
+        inspections_pb2.InspectTaskRequest(job_id=JOB),
+        Reason.INVALID_REQUEST,
+        {},
+    ),
+    "rows on a cluster that shows none": (
+        "InspectTask",
+        inspections_pb2.InspectTaskRequest(
+            job_id=JOB, row_sampling=inspections_pb2.RowSampling(count=1, seconds=1)
+        ),
+        Reason.DISABLED,
+        {},
+    ),
+    "threads of an unknown TaskExecutor": (
+        "DumpThreads",
+        inspections_pb2.DumpThreadsRequest(task_executor_id=UNKNOWN),
+        Reason.RESOURCE_MANAGER_UNAVAILABLE,
+        {},
+    ),
     "a savepoint that does not exist": (
         "DisposeSavepoint",
         pb.DisposeSavepointRequest(path="/nowhere"),
@@ -411,7 +448,15 @@ REFUSED: dict[str, tuple[str, Any, Reason, dict[str, str]]] = {
 
 @pytest.mark.parametrize("call", REFUSED)
 @pytest.mark.parametrize(
-    "dispatcher", [{"client.payload.max-size": "32 kb", "blob.max-size": "1 kb"}], indirect=True
+    "dispatcher",
+    [
+        {
+            "client.payload.max-size": "32 kb",
+            "blob.max-size": "1 kb",
+            "rest.sample-rows": "false",
+        }
+    ],
+    indirect=True,
 )
 async def test_a_refusal_has_its_reason(dispatcher: Dispatcher, call: str) -> None:
     method, request, reason, metadata = REFUSED[call]
