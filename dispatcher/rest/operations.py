@@ -8,12 +8,22 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+import grpc
+
+from dispatcher.rest.requests import Refusal
 from firesteel.common.ids import random_id
 from firesteel.errors import FiresteelError
 
 KEPT_S = 300.0  # after the end, as in Flink
 MAX_RUNNING = 1_000
 _ID = re.compile(r"[0-9a-f]{32}")
+
+
+def reason_for_failure(error: grpc.aio.AioRpcError | Refusal) -> str:
+    """Returns why an operation failed, for its client."""
+    if isinstance(error, Refusal):
+        return str(error)
+    return error.details() or error.code().name
 
 
 class Operations:

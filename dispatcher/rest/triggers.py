@@ -28,6 +28,16 @@ _AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 
+async def taken(
+    gateway: Gateway, taking: job_master_pb2.TakeCheckpointRequest, metadata: Metadata
+) -> job_master_pb2.TakeCheckpointResponse:
+    """Takes a checkpoint; returns once it is complete. Raises the errors of `outcome`."""
+    trigger = job_master_pb2.AwaitCheckpointRequest(
+        job_id=taking.job_id, trigger_id=taking.trigger_id
+    )
+    return await outcome(gateway, trigger, metadata, taking=taking)
+
+
 async def outcome(
     gateway: Gateway,
     trigger: job_master_pb2.AwaitCheckpointRequest,

@@ -1,8 +1,10 @@
-"""Programs that are submitted over HTTP, on a real cluster."""
+"""Programs that are submitted over HTTP, and their savepoints, on a real cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import textwrap
 import time
@@ -22,7 +24,7 @@ from firesteel.common.states import JobStatus
 from tests.credentials import folder
 from tests.waiting import eventually
 
-from .conftest import Session
+from .conftest import Session, running, services
 
 WRITES = """
 import sys
@@ -257,3 +259,48 @@ def test_a_name_that_is_a_path_is_data(session: Session, rest: Rest) -> None:
     ]
     assert created == []
     rest(f"DELETE /jars/{answer['filename']}")
+
+
+SLOW = """
+import time
+from firesteel import Environment
+from firesteel.connectors import DiscardSink
+
+def slow(batches):
+    for batch in batches:
+        time.sleep(3)  # longer than it takes to kill the Dispatcher: a barrier waits behind it
+        yield batch
+
+env = Environment(parallelism=1)
+env.from_sequence(0, 10**12).map_in_arrow(slow).sink_to(DiscardSink())
+env.execute("slow")
+"""
+
+
+def test_a_savepoint_is_polled_through_the_next_dispatcher(
+    session: Session, rest: Rest, tmp_path: Path
+) -> None:
+    directories = {
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "execution.checkpointing.interval": "1 h",
+    }
+    form = {"program": ("slow.py", SLOW.encode()), "options": json.dumps(directories)}
+    job_id = rest("POST /firesteel/v1/jobs", form=form)[1]["job_id"]
+    session.wait_until(job_id, running)
+    body = {"target-directory": str(tmp_path / "savepoints")}
+    trigger = rest(f"POST /jobs/{job_id}/savepoints", json=body)[1]["request-id"]
+    poll = f"GET /jobs/{job_id}/savepoints/{trigger}"
+    assert rest(poll) == (200, {"status": {"id": "IN_PROGRESS"}})
+    (dispatcher,) = services(session, "dispatcher")
+    dispatcher.kill()
+    polled: list[Any] = []
+
+    def complete() -> bool:
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            polled.append(rest(poll))
+        return bool(polled) and polled[-1][1].get("status") == {"id": "COMPLETED"}
+
+    eventually(complete, "the savepoint is complete")
+    assert list(polled[-1][1]["operation"]) == ["location"]
+    assert Path(polled[-1][1]["operation"]["location"], "_metadata").exists()
+    session.client.cancel(job_id)

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 import grpc
 from aiohttp import web
 
+from dispatcher.rest import triggers
 from dispatcher.rest.firesteel.shown import Json
 from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
+from dispatcher.rest.operations import reason_for_failure
 from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
+from firesteel.common.ids import random_id
 
 
 class ActionRoutes:
@@ -55,15 +58,15 @@ class ActionRoutes:
     async def _savepoint(
         self, request: web.Request, message: job_master_pb2.TakeCheckpointRequest
     ) -> web.Response:
-        message.job_id = request.match_info["job"]
+        message.job_id, message.trigger_id = request.match_info["job"], random_id()
         await self._gateway.details(request)  # an unknown job is refused now
         metadata = self._gateway.metadata(request)
 
         async def take() -> Json:
-            taken = await self._gateway.dispatcher.TakeCheckpoint(message, metadata=metadata)
+            taken = await triggers.taken(self._gateway, message, metadata)
             return {"checkpoint_id": str(taken.checkpoint_id), "path": taken.path}
 
-        operation = self._gateway.operations.start(take())
+        operation = self._gateway.operations.start(take(), message.trigger_id)
         return web.json_response({"operation": operation}, status=202)
 
     async def _remove(self, request: web.Request) -> web.Response:
@@ -96,6 +99,6 @@ class ActionRoutes:
         if operation.done():
             try:
                 result = operation.result()
-            except grpc.aio.AioRpcError as failure:
-                error = failure.details() or failure.code().name
+            except (grpc.aio.AioRpcError, Refusal) as failure:
+                error = reason_for_failure(failure)
         return web.json_response({"done": operation.done(), "result": result, "error": error})

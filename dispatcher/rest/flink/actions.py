@@ -12,6 +12,7 @@ from dispatcher.rest import triggers
 from dispatcher.rest.flink.shown import Json, answer
 from dispatcher.rest.flink.throwables import failure_cause
 from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.operations import reason_for_failure
 from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
@@ -86,11 +87,7 @@ class ActionRoutes:
         message.job_id = request.match_info["job"]
         message.trigger_id = text_of(body, "triggerId") or random_id()
         await self._gateway.details(request)  # an unknown job is refused now
-        awaited = job_master_pb2.AwaitCheckpointRequest(
-            job_id=message.job_id, trigger_id=message.trigger_id
-        )
-        metadata = self._gateway.metadata(request)
-        taking = triggers.outcome(self._gateway, awaited, metadata, taking=message)
+        taking = triggers.taken(self._gateway, message, self._gateway.metadata(request))
         trigger = self._gateway.operations.start(taking, message.trigger_id)
         return answer({"request-id": trigger}, status=202)
 
@@ -129,11 +126,5 @@ class ActionRoutes:
         try:
             outcome = shown(operation.result())
         except (grpc.aio.AioRpcError, Refusal) as error:
-            outcome = {"failure-cause": failure_cause(_message(error))}
+            outcome = {"failure-cause": failure_cause(reason_for_failure(error))}
         return answer({"status": {"id": "COMPLETED"}, "operation": outcome})
-
-
-def _message(error: grpc.aio.AioRpcError | Refusal) -> str:
-    if isinstance(error, Refusal):
-        return str(error)
-    return error.details() or error.code().name
