@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from firesteel.common.rpc.bearer import (
     AUTHORIZATION,
@@ -78,17 +79,25 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         access = access_of(name)
         if access.public:
             return handler
-        wrapped = {kind: self._wrapped(getattr(handler, kind), name, access) for kind in CALL_KINDS}
+        # Bytes of unknown callers are not parsed. Streams are parsed while they are read.
+        parse = None if handler.request_streaming else handler.request_deserializer
+        wrapped = {
+            kind: self._wrapped(getattr(handler, kind), name, access, parse) for kind in CALL_KINDS
+        }
+        if parse is not None:
+            wrapped["request_deserializer"] = None
         return handler._replace(**wrapped)
 
-    def _wrapped(self, method: Any, name: str, access: Access) -> Any:
+    def _wrapped(
+        self, method: Any, name: str, access: Access, parse: Callable[[bytes], Any] | None
+    ) -> Any:
         if method is None:  # the handler is of another kind
             return None
         if inspect.isasyncgenfunction(method):
 
-            async def streaming(request: Any, context: Any) -> AsyncIterator[Any]:
+            async def streaming(received: Any, context: Any) -> AsyncIterator[Any]:
                 async with (
-                    self._checked(name, access, request, context),
+                    self._checked(name, access, received, context, parse) as request,
                     contextlib.aclosing(method(request, context)) as answers,
                 ):
                     async for answer in answers:
@@ -96,20 +105,28 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
             return streaming
 
-        async def plain(request: Any, context: Any) -> Any:
-            async with self._checked(name, access, request, context):
+        async def plain(received: Any, context: Any) -> Any:
+            async with self._checked(name, access, received, context, parse) as request:
                 return await method(request, context)
 
         return plain
 
     @contextlib.asynccontextmanager
     async def _checked(
-        self, name: str, access: Access, request: Any, context: Any
-    ) -> AsyncIterator[None]:
-        """Surrounds a call that is allowed; ends another one."""
-        job_id = _job_of(request)
+        self,
+        name: str,
+        access: Access,
+        received: Any,
+        context: Any,
+        parse: Callable[[bytes], Any] | None,
+    ) -> AsyncIterator[Any]:
+        """Surrounds a call that is allowed, with its request; ends another one."""
+        request, job_id = received, ""
         try:
             identity = self._identity(context)
+            if parse is not None:
+                request = _parsed(received, parse, identity)
+                job_id = _job_of(request)
             _check(identity, name, access)
             if identity.own_jobs and access.for_owners:
                 self._check_owner(identity, job_id)
@@ -122,7 +139,7 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         answering.set(identity)
         outcome = grpc.StatusCode.CANCELLED.name
         try:
-            yield
+            yield request
             outcome = grpc.StatusCode.OK.name
         except grpc.aio.AbortError:
             outcome = context.code().name
@@ -199,6 +216,14 @@ class _Refused(Exception):
         self.reason = reason
         self.identity = identity  # None: not proved
         self.metadata = metadata
+
+
+def _parsed(received: bytes, parse: Callable[[bytes], Any], identity: Identity) -> Any:
+    """Raises _Refused for bytes that are not the method's message."""
+    try:
+        return parse(received)
+    except DecodeError as error:
+        raise _Refused(Reason.INVALID_REQUEST, str(error), identity) from None
 
 
 def _check(identity: Identity, name: str, access: Access) -> None:
