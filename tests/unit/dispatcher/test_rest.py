@@ -172,6 +172,25 @@ async def test_every_route_is_for_its_roles(role: Role, rest, keys) -> None:
         assert (status != 403) is allowed, (route, answer)
 
 
+NAMELESS = {f"GET /jobs/{{job}}/jobmanager/{each} {{job}}" for each in ("config", "environment")}
+HOSTILE = ("..%2F..%2F..%2Fetc%2Fpasswd", "%2Fetc%2Fpasswd", "%00", "%FF", "<script>", "a" * 4000)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["path", "absolute", "nul", "bytes", "html", "long"])
+async def test_no_route_looks_up_a_hostile_name(name: str, rest, keys) -> None:
+    answers: dict[str, tuple[int, Any]] = {}
+    for route in ROUTES:
+        for field in re.findall(r"\{\w+\}", route):
+            status, answer = await _call(rest, _example(route.replace(field, name)), keys.token())
+            answers[f"{route} {field}"] = (status, answer)
+    unexpected = {r: answer for r, (status, answer) in answers.items() if status == 500}
+    assert all("ResourceManager" in str(answer) for answer in unexpected.values()), unexpected
+    assert {route for route, (status, _) in answers.items() if status < 400} <= NAMELESS
+    for status, answer in answers.values():
+        assert status < 400 or list(answer) == ["errors"]
+        assert "root:" not in str(answer)
+
+
 async def test_jobs_are_shown_as_flink_shows_them(rest, keys) -> None:
     token = keys.token()
     status, answer = await _call(rest, "GET /v1/jobs/overview", token, json={})
