@@ -123,7 +123,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 f"no token {request.token_id[:80]!r} was created on this cluster; `firesteel token"
                 " list` shows them",
             )
-        self._security.revoked.add(request.token_id)
+        await asyncio.to_thread(self._security.revoke, [request.token_id])
         return access_pb2.RevokeTokenResponse()
 
     async def ReadAudit(

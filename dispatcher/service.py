@@ -190,7 +190,7 @@ class Dispatcher:
         if self._security is None:
             return
         tokens = await asyncio.to_thread(store.access.tokens)
-        self._security.revoked |= {token.token_id for token in tokens if token.revoked_ms}
+        self._security.revoke(token.token_id for token in tokens if token.revoked_ms)
         self._storing_audit = asyncio.create_task(self._audit.store(store.access), name="audit")
         self._security.owner_of = self._owner_of
         servicer = AccessServicer(store.access, self._security)

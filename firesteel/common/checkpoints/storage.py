@@ -365,6 +365,7 @@ def _s3(uri: str) -> tuple[Any, str]:
         region=file_system.region or None,
         endpoint_override=options.get("endpoint_override") or endpoint.netloc or None,
         scheme=options.get("scheme") or endpoint.scheme or None,
+        tls_ca_file_path=os.environ.get("AWS_CA_BUNDLE") or None,
         allow_delayed_open=True,  # a small file is one request then, rather than three
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
     ), root

@@ -650,7 +650,8 @@ DATABASE_URL = _cluster.option(
     "database.url",
     "string",
     "",
-    "SQLAlchemy URL of the job store; empty: SQLite in the cluster's directory.",
+    "SQLAlchemy URL of the job store; empty: SQLite in the cluster's directory. Parameters of"
+    " PostgreSQL are part of it: `?sslmode=verify-full&sslrootcert=/etc/db-ca.pem` uses TLS.",
     secret=True,
 )
 S3_ACCESS_KEY = _cluster.option(
@@ -677,6 +678,15 @@ S3_ENDPOINT = _cluster.option(
     "URL of an S3-compatible object store, such as `http://minio:9000`; empty: AWS.",
     secret=True,
     variable="AWS_ENDPOINT_URL",
+)
+S3_AUTHORITY = _cluster.option(
+    "s3.endpoint.ca-file",
+    "string",
+    "",
+    "File with the certificates (PEM) of the authorities that may sign that of an `https` endpoint;"
+    " empty: those of the system.",
+    secret=True,
+    variable="AWS_CA_BUNDLE",
 )
 S3_REGION = _cluster.option(
     "s3.endpoint.region",

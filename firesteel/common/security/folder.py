@@ -10,6 +10,7 @@ administrator's token for the command line.
     metrics.token   a token of a viewer, for Prometheus
     metrics.pem     a certificate of a viewer, for Prometheus, where connections use TLS
     metrics.key     its key
+    revoked         the ids of revoked tokens, for metrics endpoints on this machine
 
 The first process that needs the folder creates it. Only its user can read it. To run services on
 several machines, copy the folder to each of them before they start.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from firesteel.common.config import Configuration, options
@@ -38,6 +40,7 @@ class SecurityFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()
+        self._revoked: tuple[int, frozenset[str]] = 0, frozenset()  # as of a time
 
     @property
     def is_clients(self) -> bool:
@@ -66,6 +69,19 @@ class SecurityFolder:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(self.path / name)
+
+    def write_revoked(self, token_ids: Iterable[str]) -> None:
+        self.write("revoked", "\n".join(sorted(token_ids)).encode())
+
+    def revoked(self) -> frozenset[str]:
+        """Returns the ids of the tokens that were revoked on this machine."""
+        try:
+            changed_ns = (self.path / "revoked").stat().st_mtime_ns
+        except OSError:
+            return frozenset()
+        if changed_ns != self._revoked[0]:
+            self._revoked = changed_ns, frozenset(self.read("revoked").decode().split())
+        return self._revoked[1]
 
     def read(self, name: str) -> bytes:
         path = self.path / name

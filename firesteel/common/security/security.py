@@ -13,10 +13,11 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
+import structlog
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
@@ -27,6 +28,8 @@ from firesteel.common.security.listening import uses_tls
 from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import TokenVerifier
 from firesteel.errors import FiresteelError
+
+log = structlog.get_logger(__name__)
 
 VALID_S = 86_400.0  # of tokens
 # A channel keeps its certificate, and needs it whenever it connects again.
@@ -162,6 +165,14 @@ class Security:
         own = self.certificate()
         return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
 
+    def revoke(self, token_ids: Iterable[str]) -> None:
+        """Refuses tokens from now on, as do the metrics endpoints of processes on this machine."""
+        self.revoked.update(token_ids)
+        try:
+            self._folder.write_revoked(self.revoked)
+        except OSError as error:  # a folder that is mounted read-only
+            log.warning("metrics endpoints do not learn of revoked tokens", reason=str(error))
+
     def http_refusal(self, authorization: str | None) -> str | None:
         """Returns why a viewer's HTTP request is refused; None: it is not."""
         with self._lock:
@@ -169,6 +180,7 @@ class Security:
             if now_s >= self._renew_at_s:
                 self._folder.renew()
                 self._renew_at_s = now_s + _LOOK_EVERY_S
+            self.revoked |= self._folder.revoked()
         if authorization is None:
             return "the request carries no token"
         try:

@@ -223,6 +223,16 @@ def test_metrics_are_for_viewers(folder) -> None:
         assert (status, "measured 1.0" in text) == (200, True)
 
 
+def test_metrics_are_not_for_revoked_tokens(folder) -> None:
+    token = folder.issuer().issue("grafana", Role.VIEWER, valid_s=60)
+    with _metrics(_security(folder, Role.TASK_EXECUTOR, tls=False)) as port:
+        assert _scrape(port, token)[0] == 200
+        dispatcher = _security(folder, Role.DISPATCHER, tls=False)
+        dispatcher.revoke([dispatcher.verifier.verify(token).token_id])
+        assert _scrape(port, token)[0] == 401
+        assert _scrape(port, folder.token("metrics.token"))[0] == 200
+
+
 def test_metrics_over_tls_are_for_clients_with_a_certificate(folder, tmp_path) -> None:
     own = _security(folder, Role.VIEWER, tls=True).certificate()
     chain = tmp_path / "client.pem"
