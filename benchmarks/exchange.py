@@ -1,4 +1,5 @@
-"""Compares the exchange between two processes with bare Arrow Flight, with the same batches.
+"""Compares the exchange between two processes with bare Arrow Flight, and that over TLS with plain
+connections, with the same batches.
 
 Parent: consumer. Child: producer, serving Firesteel's exchange and a bare Flight server (DoExchange
 and DoGet). The runs alternate, so that other load on the machine affects all of them; medians are
@@ -7,8 +8,10 @@ compared. The rows of every run are counted; a first, untimed pass compares the 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,8 +27,13 @@ import pyarrow.flight as flight
 
 from firesteel.common.config import options
 from firesteel.common.job_graph import DistributionPattern, Partitioner
+from firesteel.common.security import job_keys
+from firesteel.common.security.authority import CertificateAuthority
+from firesteel.common.security.credentials import Certificate
+from firesteel.common.security.roles import Role
 from firesteel.elements import EndOfPartition
 from taskexecutor.executor.exchange import Exchange, Locations
+from taskexecutor.executor.exchange.security import ExchangeSecurity
 
 ROUNDS = 3
 CHECKED_ROWS = 1_000_000
@@ -34,29 +42,82 @@ SIZES = (
     ("1 k-row batches", 1000, 24_000_000),
 )  # name, rows per batch, total rows
 GOAL = 0.7
+TLS_GOAL = 0.6  # of plain connections, with one core for each process
+_CREDENTIALS = "FIRESTEEL_BENCHMARK_CERTIFICATE"
 
 Consume = Callable[[pa.RecordBatch], None]
 
 
 def run() -> list[dict[str, Any]]:
-    """Returns one row per batch size."""
+    """Returns one row per batch size, and the same over TLS."""
+    with _consumer() as consumer:
+        rows = [_measure(consumer, name, batch_rows, rows) for name, batch_rows, rows in SIZES]
+    pinned = subprocess.run(
+        [sys.executable, "-m", "benchmarks.exchange", "--over-tls"],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return rows + json.loads(pinned.stdout)
+
+
+@contextlib.contextmanager
+def _consumer(
+    certificate: Certificate | None = None, core: int | None = None
+) -> Iterator[_Consumer]:
+    """A consumer whose producer runs on a core, and serves over TLS with a certificate."""
+    credentials = {} if certificate is None else {_CREDENTIALS: json.dumps(_texts(certificate))}
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.exchange", "--produce"],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.exchange",
+            "--produce",
+            *([str(core)] if core is not None else []),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, **credentials},
     )
     try:
         assert child.stdout is not None
         ready = json.loads(child.stdout.readline())
-        consumer = _Consumer(ready["exchange"], ready["flight"], child)
+        consumer = _Consumer(ready["exchange"], ready["flight"], child, certificate)
         try:
-            return [_measure(consumer, name, batch_rows, rows) for name, batch_rows, rows in SIZES]
+            yield consumer
         finally:
             consumer.close()
     finally:
         child.kill()
         child.wait()
+
+
+def _over_tls() -> list[dict[str, Any]]:
+    """Returns one row per batch size. Producer and consumer have a core each."""
+    here, there = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, {here})
+    authority, _ = CertificateAuthority.create(now_s=time.time)
+    own = authority.certify("slot", Role.SLOT, hosts=("127.0.0.1",), valid_s=3600)
+    measured = []
+    with _consumer(core=there) as plain, _consumer(own, core=there) as over_tls:
+        for name, batch_rows, rows in SIZES:
+            rates: dict[str, list[float]] = {"plain": [], "tls": []}
+            for _ in range(ROUNDS):
+                rates["plain"].append(_rate(plain.ours, batch_rows, rows))
+                rates["tls"].append(_rate(over_tls.ours, batch_rows, rows))
+            tls, peer = (round(statistics.median(rates[way]), 2) for way in ("tls", "plain"))
+            measured.append(
+                {
+                    "name": f"exchange over TLS, {name}",
+                    "ours": tls,
+                    "unit": "M rows/s",
+                    "peers": {"plain": peer},
+                    "ratio": round(tls / peer, 3),
+                    "goal": f">= {TLS_GOAL}",
+                    "met": tls >= TLS_GOAL * peer,
+                }
+            )
+    return measured
 
 
 def _measure(consumer: _Consumer, name: str, batch_rows: int, rows: int) -> dict[str, Any]:
@@ -111,12 +172,16 @@ def _rate(read: Callable[[int, int, Consume], None], batch_rows: int, rows: int)
 
 class _Consumer:
     def __init__(
-        self, exchange_address: str, flight_address: str, child: subprocess.Popen[str]
+        self,
+        exchange_address: str,
+        flight_address: str,
+        child: subprocess.Popen[str],
+        certificate: Certificate | None,
     ) -> None:
         self._address = exchange_address
         self._client = flight.FlightClient(f"grpc://{flight_address}")
         self._child = child
-        self._exchange = _new_exchange()
+        self._exchange = _new_exchange(certificate)
         self._results = itertools.count()
 
     def close(self) -> None:
@@ -212,8 +277,25 @@ def _batches(batch_rows: int, rows: int) -> Iterator[pa.RecordBatch]:
     return itertools.islice(itertools.cycle(_made[batch_rows]), -(-rows // batch_rows))
 
 
-def _new_exchange() -> Exchange:
+def _texts(certificate: Certificate) -> dict[str, str]:
+    return {
+        "certificate": certificate.certificate.decode(),
+        "key": certificate.key.decode(),
+        "authority": certificate.authority.decode(),
+    }
+
+
+def _new_exchange(certificate: Certificate | None) -> Exchange:
+    """As slots have it: with `certificate`, callers prove that they work for the job."""
+    secret = b"secret"
+    keys = job_keys.issue(secret, "job", 1, now_s=time.time())
+    security = ExchangeSecurity(
+        keys_of=lambda job_id: keys,
+        find=lambda *key: job_keys.derive(secret, *key),
+        certificate=certificate,
+    )
     return Exchange(
+        security=security if certificate else None,
         host="127.0.0.1",
         window_bytes=options.CHANNEL_WINDOW.default,
         batch_rows=options.BATCH_ROWS.default,
@@ -221,9 +303,13 @@ def _new_exchange() -> Exchange:
     )
 
 
-def _produce() -> None:
+def _produce(core: int | None) -> None:
     """Serves until its standard input ends. Runs in the child."""
-    exchange = _new_exchange()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    given = os.environ.get(_CREDENTIALS)
+    pem = {name: text.encode() for name, text in json.loads(given).items()} if given else None
+    exchange = _new_exchange(Certificate(**pem) if pem else None)
     bare = _BareServer("grpc://127.0.0.1:0")
     print(
         json.dumps({"exchange": exchange.address, "flight": f"127.0.0.1:{bare.port}"}), flush=True
@@ -249,8 +335,10 @@ def _produce() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--produce"]:
-        _produce()
+    if sys.argv[1:2] == ["--produce"]:
+        _produce(int(sys.argv[2]) if sys.argv[2:] else None)
+    elif sys.argv[1:] == ["--over-tls"]:
+        print(json.dumps(_over_tls()))
     else:
         for row in run():
             print(row)

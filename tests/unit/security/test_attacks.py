@@ -1,4 +1,4 @@
-"""Bytes that are no request, and connections that make none, at each kind of server. The server
+"""Malformed bytes, and connections without requests, at each kind of server. The server
 answers ordinary callers afterwards.
 """
 
