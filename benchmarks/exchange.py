@@ -51,13 +51,13 @@ Consume = Callable[[pa.RecordBatch], None]
 def run() -> list[dict[str, Any]]:
     """Returns one row per batch size, and the same over TLS."""
     with _consumer() as consumer:
-        rows = [_measure(consumer, name, batch_rows, rows) for name, batch_rows, rows in SIZES]
+        measured = [_measure(consumer, name, batch_rows, rows) for name, batch_rows, rows in SIZES]
     pinned = subprocess.run(
         [sys.executable, "-m", "benchmarks.exchange", "--over-tls"],
         stdout=subprocess.PIPE,
         check=True,
     )
-    return rows + json.loads(pinned.stdout)
+    return [*measured, *json.loads(pinned.stdout)]
 
 
 @contextlib.contextmanager

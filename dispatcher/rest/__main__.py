@@ -12,7 +12,9 @@ import structlog
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
 from dispatcher.rest.programs import Programs
+from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.server import RestServer
+from firesteel.common.config import options
 from firesteel.common.high_availability import elected, elected_address, leaders_of
 from firesteel.common.leader import Office
 from firesteel.common.security.roles import Role
@@ -39,10 +41,17 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
         process.security,
         cluster_name=elected_address(process.conf) if elected(process.conf) else dispatcher,
     )
-    names = frozenset({process.host, socket.gethostname().lower()})
+    configured: list[str] = process.conf.get(options.REST_HOSTS)
+    hosts = (process.host, socket.gethostname(), *configured)
+    names = frozenset(host.lower() for host in hosts)
     programs = Programs(process.directory, process.conf)
     server = RestServer(
-        gateway, process.security, programs, hosts=names, limits=Limits(process.conf)
+        gateway,
+        process.security,
+        programs,
+        hosts=names,
+        limits=Limits(process.conf),
+        proxy=TrustedProxy(process.conf, process.security),
     )
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())

@@ -25,7 +25,9 @@ from dispatcher.rest.limits import Limits
 from dispatcher.rest.openapi.serving import OpenApiRoutes
 from dispatcher.rest.pages import HEADERS, Pages
 from dispatcher.rest.programs import Programs
+from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
+from firesteel.common.config.redaction import hidden
 from firesteel.common.security.access import ROUTES, Access
 from firesteel.common.security.security import Security
 from firesteel.errors import FiresteelError
@@ -57,11 +59,14 @@ class RestServer:
         *,
         hosts: frozenset[str] = frozenset(),
         limits: Limits | None = None,
+        proxy: TrustedProxy | None = None,
     ) -> None:
         """`hosts`: the host names by which clients may name this server, besides `localhost` and
-        IP addresses. `limits`: None: the default ones.
+        IP addresses. `limits`: None: the default ones. `proxy`: None: no proxy is
+        trusted.
         """
         self._limits = limits or Limits()
+        self._proxy = proxy
         self._security = security
         self._sessions = Sessions(security)
         self._pages = Pages()
@@ -158,7 +163,7 @@ class RestServer:
         if self._security is None or access.public:
             return
         await self._gateway.learn_revoked()
-        token = self._sessions.token(request)
+        token = (self._proxy and self._proxy.token(request)) or self._sessions.token(request)
         identity = self._sessions.identity(token)
         if request.match_info.http_exception is None and not access.allows(identity):
             raise Refusal(403, f"{identity} may not do this, which is for: {access}")
@@ -195,7 +200,7 @@ async def _renew(security: Security, context: ssl.SSLContext) -> None:
 
 def _errors(status: int, message: str) -> web.Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return web.json_response({"errors": [message]}, status=status, headers=headers)
+    return web.json_response({"errors": [hidden(message)]}, status=status, headers=headers)
 
 
 def _is_address(host: str) -> bool:

@@ -161,6 +161,44 @@ REST_READ_TIMEOUT = _limits.option(
     minimum=0.1,
 )
 
+_proxy = _Section("A proxy that authenticates people")
+REST_HOSTS: Option[list[str]] = _proxy.option(
+    "rest.hosts",
+    "list",
+    [],
+    "Host names by which browsers reach the REST API, such as that of a proxy, besides the name of"
+    " this machine, `localhost` and addresses.",
+)
+REST_PROXY = _proxy.option(
+    "rest.proxy.name",
+    "string",
+    "",
+    "The name in the client certificate of a trusted proxy, which `firesteel token create NAME"
+    " --out DIR` makes. Empty: no proxy is trusted.",
+)
+REST_PROXY_ADDRESSES: Option[list[str]] = _proxy.option(
+    "rest.proxy.addresses", "list", [], "The IP addresses from which the proxy connects."
+)
+REST_PROXY_USER_HEADER = _proxy.option(
+    "rest.proxy.user-header",
+    "string",
+    "X-Forwarded-User",
+    "The header in which the proxy names the person. It must remove those of its clients.",
+)
+REST_PROXY_GROUPS_HEADER = _proxy.option(
+    "rest.proxy.groups-header",
+    "string",
+    "X-Forwarded-Groups",
+    "The header in which the proxy names the groups of the person, separated by commas.",
+)
+REST_PROXY_ROLES: Option[list[str]] = _proxy.option(
+    "rest.proxy.roles",
+    "list",
+    [],
+    "Roles of people (`ada=admin`), of groups (`@data=operator`), and of everybody (`*=viewer`)."
+    " The highest applies.",
+)
+
 _security = _Section("Security")
 SECURITY_ENABLED = _security.option(
     "security.enabled",
