@@ -44,13 +44,14 @@ function Tiles({ cluster, jobs }) {
   const troubled = executors.filter(({ problem }) => problem).length;
   const stopping = executors.filter(({ stops }) => stops).length;
   const active = (jobs?.jobs ?? []).filter(({ status }) => !ENDED.has(status));
-  const unsettled = active.filter(({ status }) => status !== "RUNNING").length;
+  const waiting = new Set((cluster?.waiting ?? []).map(({ job_id: id }) => id));
+  const unsettled = active.filter(({ id, status }) => status !== "RUNNING" || waiting.has(id)).length;
   const leader = cluster?.masters?.find(({ office, leads }) => leads && /dispatcher/i.test(office));
   const epoch = leader && format.known(leader.epoch) ? `epoch ${leader.epoch}, ` : "";
-  const standbys = (cluster?.masters ?? []).filter(({ leads }) => !leads).length;
+  const standbys = (cluster?.masters ?? []).filter(({ office, leads }) => !leads && /dispatcher/i.test(office)).length;
   return html`<div class="tiles">
     <${Tile} label="Active jobs" value=${jobs ? format.exactCount(active.length) : waits}
-      note=${!jobs ? waits : unsettled ? `${unsettled} not running` : active.length ? "all of them running" : "nothing runs"} />
+      note=${!jobs ? waits : unsettled ? `${unsettled} waiting or restarting` : active.length ? "all of them running" : "nothing runs"} />
     <${Tile} label="Ended jobs" value=${cluster ? endedCount(cluster.jobs) : waits}
       note=${cluster ? `${format.count(cluster.jobs.failed)} failed, ${format.count(cluster.jobs.canceled)} canceled` : waits} />
     <${Tile} label="Slots in use" value=${slots ? html`${used} <small>of ${slots.total}</small>` : waits}

@@ -178,7 +178,7 @@ function chartOptions({ series, show, highest, width, height, onPosition, zoomed
   return {
     width,
     height,
-    padding: [8, 18, 0, 0],
+    padding: [8, 28, 0, 0],
     cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false } },
     legend: { show: false },
     hooks: {
@@ -219,10 +219,14 @@ function chartOptions({ series, show, highest, width, height, onPosition, zoomed
         size: 58,
         space: 32,
         values: (plot, splits) => splits.map(show),
+        ...(BINARY.has(show) && { incrs: POWERS_OF_TWO }),
       },
     ],
   };
 }
+
+const BINARY = new Set([format.bytes, format.byteRate]);
+const POWERS_OF_TWO = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 const AXIS_TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const AXIS_SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
