@@ -135,6 +135,15 @@ class Gateway:
             (CALLER_ADDRESS, _address_of(request)),
         )
 
+    async def record_program(self, request: web.Request) -> None:
+        """Records in the audit log that the caller runs a program, which the leader may refuse."""
+        if self._security is not None:
+            await self.access.RunProgram(
+                access_pb2.RunProgramRequest(),
+                timeout=CALL_TIMEOUT_S,
+                metadata=self.metadata(request),
+            )
+
     async def learn_revoked(self) -> None:
         """Brings the revoked tokens that this process refuses up to date. It keeps those that it
         knows while the Dispatcher does not answer.

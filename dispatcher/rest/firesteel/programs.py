@@ -40,6 +40,7 @@ class ProgramRoutes:
                     raise Refusal(400, f"the form has program once, and may have {known}")
             if program is None:
                 raise Refusal(400, "the form has no file in its field program")
+            await self._gateway.record_program(request)
             run = await self._programs.run(
                 program,
                 address=self._gateway.address,

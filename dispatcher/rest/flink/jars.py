@@ -72,6 +72,7 @@ class JarRoutes:
     async def _executed(self, request: web.Request, *, plan_only: bool) -> ProgramRun:
         program = self._programs.store.find(request.match_info["jar"])
         fields = _fields(await json_body(request), request)
+        await self._gateway.record_program(request)
         return await self._programs.run(
             program,
             address=self._gateway.address,

@@ -91,6 +91,7 @@ METHODS: Final[Mapping[str, Access]] = {
         },
         f"{_PACKAGE}.Access": {
             "WhoAmI": _people(Role.VIEWER),
+            "RunProgram": _people(Role.SUBMITTER),
             "CreateToken": _people(Role.ADMIN),
             "ListTokens": _people(Role.ADMIN),
             "RevokeToken": _people(Role.ADMIN),
