@@ -79,7 +79,9 @@ export async function outcome(action) {
   }
 }
 
-/** Reads server-sent events until the server ends them. `onData` is called with lists of values. */
+/** Reads server-sent events until the server ends them. `onData` is called with lists of values. Rejects
+ * with an ApiError that is `away` if the server says that it cannot continue.
+ */
 export async function stream(where, { query, signal, onOpen, onData }) {
   const { response, text } = await answered(where, query, { signal }, signal,
     (answer) => (answer.ok ? null : answer.text()));
@@ -92,6 +94,8 @@ export async function stream(where, { query, signal, onOpen, onData }) {
     if (done) return;
     const events = (rest + value).split("\n\n");
     rest = events.pop();
+    const away = events.find((event) => event.startsWith("event: away"));
+    if (away) throw new ApiError(503, parse(away.split("data: ")[1])?.errors?.join("\n") ?? "The Dispatcher is away.");
     const values = events.filter((event) => event.startsWith("data:")).map((event) => JSON.parse(event.slice(5)));
     if (values.length) onData(values);
   }
