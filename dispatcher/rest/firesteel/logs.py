@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import grpc
 from aiohttp import web
@@ -21,6 +22,7 @@ from firesteel.common.rpc.job_logs import LINE
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 MAX_LINES = 10_000
+QUIET_S = 1.0
 _OURS = re.compile(r"timestamp=\S+Z level=(\w+) process=\S+ ")
 _JOB = re.compile(r" job_id=[0-9a-f]{32}")
 _SPARK = re.compile(r"\S+Z\s+(DEBUG|INFO|WARN|ERROR|FATAL)\b")
@@ -58,8 +60,9 @@ class LogRoutes:
                 try:
                     if first is not None:
                         await response.write(_events(view.add(first)))
-                    async for batch in batches:
-                        await response.write(_events(view.add(batch)))
+                    async for batch in _or_nothing(batches):
+                        lines = view.rest() if batch is None else view.add(batch)
+                        await response.write(_events(lines))
                     await response.write(_events(view.rest()) + b"event: end\ndata: {}\n\n")
                 except grpc.aio.AioRpcError as error:  # a browser connects again
                     why = encoded({"errors": [error.details()]})
@@ -67,6 +70,24 @@ class LogRoutes:
             return response
         finally:
             call.cancel()
+
+
+async def _or_nothing(
+    batches: AsyncIterator[job_logs_pb2.JobLogLines],
+) -> AsyncIterator[job_logs_pb2.JobLogLines | None]:
+    """Yields the batches, and None whenever none has come for `QUIET_S`: an idle job logs nothing
+    that would complete the first lines.
+    """
+    while True:
+        reading = asyncio.ensure_future(anext(batches, None))
+        try:
+            while not (await asyncio.wait([reading], timeout=QUIET_S))[0]:
+                yield None
+        finally:
+            reading.cancel()  # unless it is done
+        if (batch := reading.result()) is None:
+            return
+        yield batch
 
 
 class LogView:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 
 import pytest
 
 from dispatcher.rest.answers import encoded
+from dispatcher.rest.firesteel import logs
 from dispatcher.rest.firesteel.cluster import worth_reading
 from dispatcher.rest.firesteel.jobs import exceptions, job
 from dispatcher.rest.firesteel.logs import LogView
@@ -181,3 +183,19 @@ def test_lines_are_filtered_by_level_and_text_and_tracebacks_keep_the_level_of_t
         ("error", "  Traceback"),
         ("warning", "2026-01-01T00:00:00.1Z WARN Task"),
     ]
+
+
+async def test_a_quiet_log_shows_what_it_has(monkeypatch):
+    monkeypatch.setattr(logs, "QUIET_S", 0.0)
+    more = asyncio.Event()
+
+    async def batches():
+        yield batch("first")
+        await more.wait()
+        yield batch("second")
+
+    read = logs._or_nothing(batches())
+    assert (await anext(read)).lines[0].text == "first"
+    assert await anext(read) is None
+    more.set()
+    assert [each.lines[0].text async for each in read if each] == ["second"]
