@@ -11,6 +11,8 @@ import structlog
 
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
+from dispatcher.rest.oidc import OpenIdConnect
+from dispatcher.rest.people import People
 from dispatcher.rest.programs import Programs
 from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.server import RestServer
@@ -45,13 +47,19 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     hosts = (process.host, socket.gethostname(), *configured)
     names = frozenset(host.lower() for host in hosts)
     programs = Programs(process.directory, process.conf)
+    proxy = oidc = None
+    if process.security is not None:
+        people = People(process.conf, process.security)
+        proxy = TrustedProxy(process.conf, process.security, people)
+        oidc = OpenIdConnect(process.conf, people)
     server = RestServer(
         gateway,
         process.security,
         programs,
         hosts=names,
         limits=Limits(process.conf),
-        proxy=TrustedProxy(process.conf, process.security),
+        proxy=proxy,
+        oidc=oidc,
     )
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())

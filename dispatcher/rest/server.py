@@ -22,6 +22,7 @@ from dispatcher.rest.flink.jars import JarRoutes
 from dispatcher.rest.flink.routes import FlinkRoutes
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
+from dispatcher.rest.oidc import OpenIdConnect
 from dispatcher.rest.openapi.serving import OpenApiRoutes
 from dispatcher.rest.pages import HEADERS, Pages
 from dispatcher.rest.programs import Programs
@@ -60,13 +61,14 @@ class RestServer:
         hosts: frozenset[str] = frozenset(),
         limits: Limits | None = None,
         proxy: TrustedProxy | None = None,
+        oidc: OpenIdConnect | None = None,
     ) -> None:
         """`hosts`: the host names by which clients may name this server, besides `localhost` and
-        IP addresses. `limits`: None: the default ones. `proxy`: None: no proxy is
-        trusted.
+        IP addresses. `limits`: None: the default ones. `proxy`, `oidc`: who else
+        authenticates people; None: nobody.
         """
         self._limits = limits or Limits()
-        self._proxy = proxy
+        self._proxy, self._oidc = proxy, oidc
         self._security = security
         self._sessions = Sessions(security)
         self._pages = Pages()
@@ -163,11 +165,18 @@ class RestServer:
         if self._security is None or access.public:
             return
         await self._gateway.learn_revoked()
-        token = (self._proxy and self._proxy.token(request)) or self._sessions.token(request)
+        token = await self._token(request)
         identity = self._sessions.identity(token)
         if request.match_info.http_exception is None and not access.allows(identity):
             raise Refusal(403, f"{identity} may not do this, which is for: {access}")
         request[TOKEN], request[IDENTITY] = token, identity
+
+    async def _token(self, request: web.Request) -> str:
+        """Returns a token of this cluster. Raises Refusal."""
+        if self._proxy and (token := self._proxy.token(request)):
+            return token
+        presented = self._sessions.token(request)
+        return (self._oidc and await self._oidc.token(presented)) or presented
 
 
 def _access_of(request: web.Request) -> Access:

@@ -161,7 +161,7 @@ REST_READ_TIMEOUT = _limits.option(
     minimum=0.1,
 )
 
-_proxy = _Section("A proxy that authenticates people")
+_proxy = _Section("People who log in elsewhere")
 REST_HOSTS: Option[list[str]] = _proxy.option(
     "rest.hosts",
     "list",
@@ -191,12 +191,31 @@ REST_PROXY_GROUPS_HEADER = _proxy.option(
     "X-Forwarded-Groups",
     "The header in which the proxy names the groups of the person, separated by commas.",
 )
-REST_PROXY_ROLES: Option[list[str]] = _proxy.option(
-    "rest.proxy.roles",
+REST_ROLES: Option[list[str]] = _proxy.option(
+    "rest.roles",
     "list",
     [],
     "Roles of people (`ada=admin`), of groups (`@data=operator`), and of everybody (`*=viewer`)."
     " The highest applies.",
+)
+
+OIDC_ISSUER = _proxy.option(
+    "rest.oidc.issuer",
+    "string",
+    "",
+    "The issuer (`iss`) of OpenID Connect whose tokens scripts may present. Empty: none.",
+)
+OIDC_JWKS = _proxy.option(
+    "rest.oidc.jwks-url", "string", "", "The address of the issuer's keys, https://..."
+)
+OIDC_AUDIENCE = _proxy.option(
+    "rest.oidc.audience", "string", "", "The audience (`aud`) that tokens must name."
+)
+OIDC_NAME_CLAIM = _proxy.option(
+    "rest.oidc.name-claim", "string", "sub", "The claim with the name of the person."
+)
+OIDC_GROUPS_CLAIM = _proxy.option(
+    "rest.oidc.groups-claim", "string", "groups", "The claim with the groups of the person."
 )
 
 _security = _Section("Security")

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.people import People
 from dispatcher.rest.programs import Programs
 from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.server import RestServer
@@ -25,7 +26,7 @@ HOST = "127.0.0.1"
 OPTIONS = {
     "rest.proxy.name": "login",
     "rest.proxy.addresses": HOST,
-    "rest.proxy.roles": "ada=admin; @data=operator; @guests=viewer",
+    "rest.roles": "ada=admin; @data=operator; @guests=viewer",
 }
 
 
@@ -42,7 +43,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[RestServer]:
         Gateway(FixedLeader("127.0.0.1:1"), security),
         security,
         Programs(tmp_path, conf),
-        proxy=TrustedProxy(conf, security),
+        proxy=TrustedProxy(conf, security, People(conf, security)),
     )
     await server.start(socket.create_server((HOST, 0)))
     yield server
@@ -93,7 +94,7 @@ async def test_the_proxy_names_a_person(headers, role, rest, tmp_path) -> None:
     ("headers", "status", "message"),
     [
         ([], 401, "carries no token"),
-        ([("X-Forwarded-User", "eve")], 403, "eve has no role here (rest.proxy.roles)"),
+        ([("X-Forwarded-User", "eve")], 403, "eve has no role here (rest.roles)"),
         ([("X-Forwarded-User", "@data")], 400, "not the name of a person"),
         ([("X-Forwarded-User", "*")], 400, "not the name of a person"),
         ([("X-Forwarded-Groups", "data")], 400, "must name one person"),
@@ -138,11 +139,12 @@ async def test_only_the_dashboards_pages_change_something_by_the_proxy(rest, tmp
     [
         {"security.tls": "auto"},
         {"rest.proxy.addresses": ""},
-        {"rest.proxy.roles": "ada"},
-        {"rest.proxy.roles": "ada=slot"},
+        {"rest.roles": "ada"},
+        {"rest.roles": "ada=slot"},
     ],
 )
 def test_a_proxy_that_could_be_imitated_is_not_accepted(overrides, tmp_path) -> None:
     conf = _conf(tmp_path, **overrides)
-    with pytest.raises(ConfigurationError, match=r"rest\.proxy\."):
-        TrustedProxy(conf, Security.of_process(conf, Role.REST, HOST))
+    security = Security.of_process(conf, Role.REST, HOST)
+    with pytest.raises(ConfigurationError, match=r"rest\."):
+        TrustedProxy(conf, security, People(conf, security))
