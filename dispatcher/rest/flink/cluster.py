@@ -38,7 +38,7 @@ def configuration(version: str) -> Json:
         "flink-version": FLINK_VERSION,
         "flink-revision": f"firesteel {version}",
         "features": {
-            "web-submit": False,
+            "web-submit": True,  # refused in words if web.submit.enable is false
             "web-cancel": True,
             "web-rescale": False,
             "web-history": False,
