@@ -36,7 +36,6 @@ PICTURES = (
     Picture("overview", "/", wait_for="tbody tr"),
     Picture("job", "/jobs/{job}?vertex={vertex}", wait_for=".u-over", height=1000),
     Picture("checkpoints", "/jobs/{job}/checkpoints", wait_for=".phases"),
-    Picture("exceptions", "/jobs/{failed}/exceptions", wait_for=".exception", height=620),
     Picture("flame-graph", "/jobs/{job}/flamegraph?vertex={vertex}", "Sample", ".flame"),
     Picture("machines", "/machines", wait_for=".slot-memory"),
 )
@@ -101,7 +100,7 @@ def take(session: Session, checkpoints: Path) -> None:
         for picture in PICTURES:
             tab = Dashboard(browser, session.client, width=WIDTH, height=picture.height)
             tab.log_in()
-            tab.open(picture.path.format(job=job, vertex=vertex, failed=failed))
+            tab.open(picture.path.format(job=job, vertex=vertex))
             if picture.click:
                 tab.page.get_by_role("button", name=picture.click, exact=True).click()
             tab.page.wait_for_selector(picture.wait_for)
