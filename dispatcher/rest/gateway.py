@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from aiohttp import web
 from dispatcher.rest.answers import Answer
 from dispatcher.rest.operations import Operations
 from dispatcher.rest.requests import IDENTITY, TOKEN, Refusal
+from dispatcher.rest.shared import Shared
 from firesteel._proto import (
     access_pb2,
     access_pb2_grpc,
@@ -47,7 +47,6 @@ from firesteel.common.security.security import Security
 
 KEPT_S = 0.25  # answers that all viewers share
 REVOKED_KEPT_S = 1.0
-MAX_KEPT = 1_000
 CALL_TIMEOUT_S = 10.0
 _REVOKED_TIMEOUT_S = 2.0
 
@@ -75,7 +74,7 @@ class Gateway:
         self._leader: _Leader | None = None
         self._closing: set[asyncio.Task[None]] = set()  # channels to earlier leaders
         self.operations = Operations()
-        self._kept: dict[str, tuple[float, asyncio.Future[Any]]] = {}
+        self._shared = Shared()
 
     @property
     def dispatcher(self) -> Any:
@@ -166,15 +165,8 @@ class Gateway:
     async def shared(
         self, key: str, load: Callable[[], Awaitable[Any]], *, kept_s: float = KEPT_S
     ) -> Any:
-        """Returns what `load` returns, at most `kept_s` old: one call for all who wait."""
-        now_s = time.monotonic()
-        until_s, kept = self._kept.get(key, (0.0, None))
-        if kept is None or now_s >= until_s or _has_failed(kept):
-            kept = asyncio.ensure_future(load())
-            self._kept = {k: v for k, v in self._kept.items() if now_s < v[0]}
-            if len(self._kept) < MAX_KEPT:
-                self._kept[key] = (now_s + kept_s, kept)
-        return await asyncio.shield(kept)
+        """Returns what `load` returns, one call for all callers, at most twice `kept_s` old."""
+        return await self._shared.get(key, load, kept_s)
 
     async def answer(
         self,
@@ -196,7 +188,7 @@ class Gateway:
 
     def forget(self) -> None:
         """Drops the answers that are kept."""
-        self._kept.clear()
+        self._shared.forget()
 
     async def jobs(self, request: web.Request) -> list[JobOverview]:
         async def load() -> list[JobOverview]:
@@ -293,10 +285,6 @@ class Gateway:
 
         cluster: ClusterOverview = await self.shared("cluster", load)
         return cluster
-
-
-def _has_failed(answer: asyncio.Future[Any]) -> bool:
-    return answer.done() and (answer.cancelled() or answer.exception() is not None)
 
 
 def _address_of(request: web.Request) -> str:
