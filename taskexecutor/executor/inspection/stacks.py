@@ -17,7 +17,7 @@ PYTHON, JVM, NATIVE = "python", "jvm", "native"
 
 # "java.base@17.0.15/java.lang.Thread.run(Thread.java:840)"
 _JVM_FRAME = re.compile(r"(?:[\w.@-]*//?)?(?P<name>[^(]+)\((?P<place>.*)\)$")
-_LAMBDA = re.compile(r"\$\$Lambda[$\d]*(/0x[0-9a-fA-F]+)?")
+_LAMBDA = re.compile(r"\$\$Lambda[^.]*")
 # How Py4J calls a method: below it is the caller in Python.
 _JOB = "org.apache.spark.scheduler.DAGScheduler.runJob"
 _TASK = "org.apache.spark.executor.Executor$TaskRunner.run"
