@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit test-long sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit test-long test-clients sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-unit: $(READY) ## the fast ones
 
 test-long: $(READY) ## additional seeds, rounds and combinations of the same tests
 	@$(PYTHON_IN_VENV) -m pytest -m long
+
+test-clients: $(READY) ## Flink's command line, dashboard and other clients of the REST API; screenshots in build/flink-dashboard
+	@$(PYTHON_IN_VENV) -m pytest -m clients tests/clients
 
 sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED=17; or that many from it, COUNT=100
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),$(if $(SEED),1,100))
@@ -81,5 +84,5 @@ bench: $(READY) ## all benchmarks, also beside Spark and Flink (an hour); one: m
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY) $(if $(ROWS),--rows $(ROWS))
 
 clean: ## remove what was built, downloaded and written here
-	rm -rf .venv .bench-venv .docs-venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf .venv .bench-venv .clients-venv .docs-venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

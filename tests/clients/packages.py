@@ -1,0 +1,53 @@
+"""`.clients-venv`: Flink's command line and dashboard, and clients of its REST API, from PyPI.
+Created on demand.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+VENV = ROOT / ".clients-venv"
+PYTHON = VENV / "bin" / "python"
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# The command line and the dashboard need no Python package.
+_FLINK = "apache-flink-libraries==2.3.0"
+_OTHERS = ("flink-rest-client==1.0.8", "flink-job-manager-api==1.0.2", "playwright==1.65.2")
+
+
+def install() -> None:
+    """Installs the packages, unless they are installed, and Chromium if this is root."""
+    ready = VENV / f".{_FLINK}"  # written last, so that an interrupted installation is repeated
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
+        pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--no-deps", _FLINK], check=True)
+        subprocess.run([*pip, *_OTHERS], check=True)
+        ready.touch()
+    if not browser() and os.geteuid() == 0:
+        subprocess.run(["apt-get", "update", "-qq"], check=True)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "chromium"], check=True)
+
+
+def flink_home() -> Path:
+    (home,) = VENV.glob("lib/python3*/site-packages/pyflink")
+    return home
+
+
+def unpack_dashboard(folder: Path) -> Path:
+    """Extracts the files of Flink's dashboard; returns their folder."""
+    (jar,) = (flink_home() / "lib").glob("flink-dist-*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        archive.extractall(folder, [n for n in archive.namelist() if n.startswith("web/")])
+    return folder / "web"
+
+
+def browser() -> str:
+    """Returns the path of a Chromium; empty if there is none."""
+    return next(filter(None, map(shutil.which, _BROWSERS)), "")
