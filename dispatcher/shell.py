@@ -591,7 +591,7 @@ class Shell:
     def logs(self) -> dict[Path, LogFile]:
         """Returns this process's own log and those of JobMasters."""
         own = {self._log_path: LogFile(own=True)} if self._log_path is not None else {}
-        masters = self._log_directory.glob(JOB_MASTER_LOGS)
+        masters = sorted(self._log_directory.glob(JOB_MASTER_LOGS))
         return own | {path: LogFile(one_job=True) for path in masters}
 
     # ---- streams of JobMasters

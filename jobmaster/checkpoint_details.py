@@ -45,7 +45,7 @@ def _details(
         duration_ms=round(checkpoint.duration_s(now) * 1000),
         acknowledged=len(snapshots),
         tasks=len(tasks),
-        path=checkpoint.savepoint_path,
+        path=checkpoint.savepoint_path or core.job.checkpoints.path_of(checkpoint),
         subtasks=[
             _SUBTASK.encode(
                 snapshots[attempt_id],

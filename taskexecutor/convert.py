@@ -9,6 +9,7 @@ from firesteel._proto import (
     common_pb2,
     executor_pb2,
     job_master_pb2,
+    process_info_pb2,
     resource_manager_pb2,
     tasks_pb2,
 )
@@ -17,6 +18,7 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, Job
 from firesteel.common.rpc.convert import (
     BLOB,
     ERROR,
+    PROFILE,
     STORED_PARTITION,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
@@ -25,6 +27,7 @@ from firesteel.errors import ErrorInfo
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
 from taskexecutor.core.settings import Settings
+from taskexecutor.core.slot_table import SlotTable
 
 
 def environment_from(values: Mapping[str, str]) -> Environment:
@@ -347,3 +350,16 @@ def from_executor(
             )
         case _:
             return _FROM_EXECUTOR.decode(message, executor_id=executor_id)
+
+
+def allocated_slots(table: SlotTable) -> list[process_info_pb2.AllocatedSlot]:
+    return [
+        process_info_pb2.AllocatedSlot(
+            slot_index=slot.index,
+            job_id=slot.allocation.job_id,
+            tasks=len(slot.allocation.running()),
+            profile=PROFILE.encode(slot.allocation.profile),
+        )
+        for slot in table.slots
+        if slot.allocation is not None
+    ]

@@ -165,7 +165,12 @@ class TaskExecutor:
             ),
         )
         job_logs.add_to_server(self._server, self._logs)
-        info = process_info.ProcessInfo(self._conf, self._metrics, self._logs)
+        info = process_info.ProcessInfo(
+            self._conf,
+            self._metrics,
+            self._logs,
+            allocated_slots=lambda: convert.allocated_slots(self.core.table),
+        )
         process_info.add_to_server(self._server, info)
         self.address = transport.bind(self._server, self._host, 0)
         await self._server.start()

@@ -153,7 +153,7 @@ class CheckpointDetails:
     sync_ms: float
     async_ms: float
     subtasks: tuple[SubtaskCheckpoint, ...] = ()
-    path: str = ""  # of a savepoint
+    path: str = ""  # of its directory; empty: not complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@ Playwright.
 
     python browse.py CHROMIUM URL FOLDER < pages.json > problems.json
 
-Reads {name: {"path": path, "shows": [texts], "click": [selectors]}}; saves a screenshot of each
+Reads {name: {"path": path, "click": [texts], "shows": [regular expressions]}}; saves a screenshot of each
 page in the folder, and prints, by page, console errors, requests that failed, and texts that the
 page does not show.
 """
@@ -11,6 +11,7 @@ page does not show.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,11 @@ def visit(page: Page, url: str, wanted: dict[str, Any]) -> list[str]:
     page.on("requestfailed", on_failed)
     page.set_default_timeout(PATIENCE_MS)
     try:
-        page.goto(f"{url}/#{wanted['path']}", wait_until="networkidle")
-        for selector in wanted.get("click", ()):
-            page.locator(selector).first.click()
-        for text in wanted.get("shows", ()):
-            page.get_by_text(text).first.wait_for(state="visible")
-        page.wait_for_load_state("networkidle")
+        page.goto(f"{url}/#{wanted['path']}")
+        for text in wanted["click"]:
+            page.get_by_text(text, exact=True).first.click()
+        for pattern in wanted["shows"]:
+            page.get_by_text(re.compile(pattern)).first.wait_for(state="visible")
     except Error as error:
         problems.append(f"{error}")
     return problems

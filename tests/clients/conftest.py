@@ -46,17 +46,23 @@ class Jobs:
             "restart-strategy.fixed-delay.delay": "1 h",
         }
         self.restarting = self.session.submit(failing(delay), name="restarting")
-        self.running = self.submit_windows("running")
+        self.running = self.submit(windows(self._directory, parallelism=2), "running")
         eventually(
             lambda: self.details(self.restarting).status is JobStatus.RESTARTING, "restarting"
         )
         eventually(lambda: len(self._completed(self.running)) > 2, "checkpoints are complete")
 
-    def submit_windows(self, name: str, parallelism: int = 2) -> str:
-        """Submits a job with checkpoints; returns once it runs."""
-        job_id = self.session.submit(windows(self._directory, parallelism), name=name)
+    def submit(self, env: Environment, name: str) -> str:
+        """Returns the job's id once it runs."""
+        job_id = self.session.submit(env, name=name)
         self.session.wait_until(job_id, running)
         return job_id
+
+    def submit_numbers(self, name: str) -> str:
+        """Submits a job with checkpoints; returns once it runs."""
+        env = Environment(configuration=checkpoints(self._directory))
+        env.from_source(SequenceSource(0, 10**12, rate_per_s=100)).rebalance().print()
+        return self.submit(env, name)
 
     def details(self, job_id: str) -> JobDetails:
         return self.session.client.job_details(job_id)
@@ -83,6 +89,13 @@ def failing(configuration: dict[str, str] | None = None) -> Environment:
     return env
 
 
+def checkpoints(directory: Path) -> dict[str, str]:
+    return {
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.dir": str(directory / "checkpoints"),
+    }
+
+
 def windows(directory: Path, parallelism: int) -> Environment:
     """Counts by key and second, behind a slow function."""
 
@@ -91,15 +104,8 @@ def windows(directory: Path, parallelism: int) -> Environment:
             time.sleep(batch.num_rows / 5_000)
             yield batch
 
-    env = Environment(
-        parallelism=parallelism,
-        configuration={
-            "execution.checkpointing.interval": "1 s",
-            "execution.checkpointing.dir": str(directory / "checkpoints"),
-            "execution.checkpointing.savepoint-dir": str(directory / "savepoints"),
-            "execution.checkpointing.unaligned.enabled": "true",
-        },
-    )
+    unaligned = {"execution.checkpointing.unaligned.enabled": "true"}
+    env = Environment(parallelism=parallelism, configuration=checkpoints(directory) | unaligned)
     rows = env.from_source(SequenceSource(0, 10**12)).transform(
         lambda df: df.selectExpr(
             "value", "concat('k', value % 7) AS key", "timestamp_millis(value) AS at"

@@ -16,7 +16,7 @@ from aiohttp import web
 
 
 async def serve(folder: Path, rest: str, token: str) -> None:
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
+    async with aiohttp.ClientSession() as session:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             name = request.match_info["name"] or "index.html"

@@ -17,17 +17,17 @@ PYTHON = VENV / "bin" / "python"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # The command line and the dashboard need no Python package.
-_FLINK = "apache-flink-libraries==2.3.0"
+_FLINK = ("apache-flink==2.3.0", "apache-flink-libraries==2.3.0")
 _OTHERS = ("flink-rest-client==1.0.8", "flink-job-manager-api==1.0.2", "playwright==1.65.2")
 
 
 def install() -> None:
     """Installs the packages, unless they are installed, and Chromium if this is root."""
-    ready = VENV / f".{_FLINK}"  # written last, so that an interrupted installation is repeated
+    ready = VENV / f".{_FLINK[0]}"  # written last, so that an interrupted installation is repeated
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
         pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--no-deps", _FLINK], check=True)
+        subprocess.run([*pip, "--no-deps", *_FLINK], check=True)
         subprocess.run([*pip, *_OTHERS], check=True)
         ready.touch()
     if not browser() and os.geteuid() == 0:

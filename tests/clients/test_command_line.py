@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.common.states import JobStatus
+from firesteel.errors import JobCanceled
 from tests.clients import packages
 from tests.clients.conftest import Jobs, numbers
 
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.clients
 def flink(jobs: Jobs, *arguments: str) -> str:
     """Runs a command; returns its output. Fails if the command does."""
     command, *others = arguments
+    address = jobs.rest.removeprefix("http://")
     done = subprocess.run(
-        ["bash", str(packages.flink_home() / "bin" / "flink"), command]
-        + ["-m", jobs.rest.removeprefix("http://"), *others],
+        ["bash", packages.flink_home() / "bin" / "flink", command, "-m", address, *others],
         env={**os.environ, "FLINK_REST_CLIENT_HEADERS": f"Authorization:Bearer {jobs.token}"},
         capture_output=True,
         text=True,
@@ -33,7 +34,7 @@ def flink(jobs: Jobs, *arguments: str) -> str:
 @pytest.fixture
 def other(jobs: Jobs) -> str:
     """A running job with checkpoints, besides the shared ones."""
-    return jobs.submit_windows("other", parallelism=1)
+    return jobs.submit_numbers("other")
 
 
 def test_it_lists_jobs(jobs: Jobs) -> None:
@@ -61,7 +62,8 @@ def test_it_takes_checkpoints_and_stops_with_a_savepoint(
 
 def test_it_cancels(jobs: Jobs, other: str) -> None:
     assert other in flink(jobs, "cancel", other)
-    assert jobs.session.client.wait(other).status is JobStatus.CANCELED
+    with pytest.raises(JobCanceled):
+        jobs.session.client.wait(other)
 
 
 def test_it_says_why_a_savepoint_fails(jobs: Jobs) -> None:

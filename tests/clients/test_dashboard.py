@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,46 +56,69 @@ def test_every_page_opens_without_an_error(jobs: Jobs, dashboard: str) -> None:
     assert json.loads(browsed.stdout) == {}
 
 
-def pages(jobs: Jobs) -> dict[str, dict[str, Any]]:
-    """The pages of the dashboard, with texts that each shows once it has its data."""
+def pages(jobs: Jobs) -> dict[str, dict[str, Sequence[str]]]:
+    """The pages of the dashboard: each shows these texts once it has its data."""
     of_job = f"/job/running/{jobs.running}"
     vertex = jobs.details(jobs.running).vertices[-1]
     drawer = f"{of_job}/overview/{vertex.vertex_id}"
     (executor,) = jobs.session.overview().task_executors
     of_executor = f"/task-manager/{executor.task_executor_id}"
-    made: dict[str, tuple[str, tuple[str, ...]]] = {
-        "overview": ("/overview", ("running", "failed", "restarting", "finished")),
-        "running-jobs": ("/job/running", ("running", "restarting")),
-        "completed-jobs": ("/job/completed", ("failed", "finished")),
-        "job": (f"{of_job}/overview", ("Slow", "HASH")),
-        "exceptions": (f"/job/running/{jobs.restarting}/exceptions", ("ValueError",)),
-        "timeline": (f"{of_job}/timeline", ("Slow",)),
-        "skew": (f"{of_job}/dataskew", ("Slow",)),
-        "checkpoints": (f"{of_job}/checkpoints", ("Completed:",)),
-        "configuration": (f"{of_job}/configuration", ("execution.checkpointing.interval",)),
-        "rescales": (f"{of_job}/rescales", ("Rescale Counts",)),
-        "vertex-detail": (f"{drawer}/detail", (vertex.name,)),
-        "vertex-subtasks": (f"{drawer}/subtasks", ("RUNNING",)),
-        "vertex-taskmanagers": (f"{drawer}/taskmanagers", ("RUNNING",)),
-        "vertex-watermarks": (f"{drawer}/watermarks", ("Watermark",)),
-        "vertex-accumulators": (f"{drawer}/accumulators", ()),
-        "vertex-backpressure": (f"{drawer}/backpressure", ("OK",)),
-        "vertex-metrics": (f"{drawer}/metrics", ()),
-        "failed-job": (f"/job/completed/{jobs.failed}/overview", ("FAILED",)),
-        "failed-exceptions": (f"/job/completed/{jobs.failed}/exceptions", ("ValueError",)),
-        "finished-job": (f"/job/completed/{jobs.finished}/overview", ("FINISHED",)),
-        "applications": ("/application/running", ("running",)),
-        "application": (f"/application/running/{jobs.running}", ("running",)),
-        "taskmanagers": ("/task-manager", (executor.address,)),
-        "taskmanager": (f"{of_executor}/metrics", ("Managed Memory",)),
-        "taskmanager-log": (f"{of_executor}/logs", ()),
-        "taskmanager-stdout": (f"{of_executor}/stdout", ()),
-        "taskmanager-logs": (f"{of_executor}/log-list", ("slot-0.log",)),
-        "taskmanager-file": (f"{of_executor}/log-list/slot-0.log", ()),
-        "jobmanager": ("/job-manager/metrics", ("Heap",)),
-        "jobmanager-config": ("/job-manager/config", ("rest.port",)),
-        "jobmanager-log": ("/job-manager/logs", ()),
-        "jobmanager-stdout": ("/job-manager/stdout", ()),
-        "jobmanager-logs": ("/job-manager/log", ("dispatcher.log",)),
+    shows: dict[str, tuple[str, ...]] = {
+        "/overview": ("running", "failed", "restarting", "finished"),
+        "/job/running": ("running", "restarting"),
+        "/job/completed": ("failed", "finished"),
+        f"{of_job}/overview": ("REBALANCE", "HASH", r"Busy \(max\): \d"),
+        f"/job/running/{jobs.restarting}/overview": ("Failing", "RESTARTING"),
+        f"/job/running/{jobs.restarting}/exceptions": ("ValueError",),
+        f"{of_job}/timeline": ("Vertex TimeLine",),
+        f"{of_job}/dataskew": ("Slow",),
+        f"{of_job}/checkpoints": ("Completed:", "unaligned checkpoint", r"/chk-\d"),
+        f"{of_job}/configuration": ("execution.checkpointing.interval",),
+        f"{of_job}/rescales": ("Rescale Counts",),
+        f"{drawer}/detail": (re.escape(vertex.name),),
+        f"{drawer}/subtasks": ("RUNNING",),
+        f"{drawer}/taskmanagers": ("RUNNING",),
+        f"{drawer}/watermarks": ("1970-01-01",),
+        f"{drawer}/accumulators": ("Vertex Accumulators",),
+        f"{drawer}/backpressure": ("OK",),
+        f"{drawer}/flamegraph": ("Measurement:",),
+        f"{drawer}/metrics": ("Add Metric",),
+        f"/job/completed/{jobs.failed}/overview": ("FAILED",),
+        f"/job/completed/{jobs.failed}/exceptions": ("ValueError",),
+        f"/job/completed/{jobs.finished}/overview": ("FINISHED",),
+        "/application/running": ("running",),
+        "/application/completed": ("failed",),
+        f"/application/running/{jobs.running}": ("running",),
+        f"/application/completed/{jobs.failed}/exceptions": ("ValueError",),
+        "/task-manager": (re.escape(executor.address),),
+        f"{of_executor}/metrics": ("Managed Memory", r"\d MB / "),
+        f"{of_executor}/logs": ("timestamp",),
+        f"{of_executor}/stdout": ("value",),
+        f"{of_executor}/log-list": ("slot-0.log",),
+        f"{of_executor}/log-list/slot-0.log": ("timestamp",),
+        f"{of_executor}/thread-dump": ("MainThread",),
+        "/job-manager/metrics": ("Heap",),
+        "/job-manager/config": ("rest.port",),
+        "/job-manager/logs": ("timestamp",),
+        "/job-manager/stdout": ("Stdout",),
+        "/job-manager/log": ("dispatcher.log",),
+        "/job-manager/log/dispatcher.log": ("timestamp",),
+        "/job-manager/thread-dump": ("MainThread",),
     }
-    return {name: {"path": path, "shows": shows} for name, (path, shows) in made.items()}
+    known = {jobs.running: "running", jobs.restarting: "restarting", jobs.failed: "failed"}
+    known |= {jobs.finished: "finished", vertex.vertex_id: "vertex"}
+    known |= {executor.task_executor_id: "one"}
+    made = {}
+    for path, texts in shows.items():
+        name = "-".join(known.get(part, part) for part in path.strip("/").split("/"))
+        made[name] = {"path": path, "click": (), "shows": texts}
+    history = made["job-running-restarting-exceptions"]
+    made["exception-history"] = {
+        **history,
+        "click": ("Exception History",),
+        "shows": (executor.task_executor_id,),
+    }
+    checkpoints = made["job-running-running-checkpoints"]
+    for tab, text in (("History", "COMPLETED"), ("Summary", "Maximum")):
+        made[f"checkpoints-{tab.lower()}"] = {**checkpoints, "click": (tab,), "shows": (text,)}
+    return made

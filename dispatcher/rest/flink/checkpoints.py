@@ -132,7 +132,7 @@ def _checkpoint(checkpoint: CheckpointDetails, details: JobDetails) -> Json:
         "persisted_data": 0,
         "num_subtasks": checkpoint.tasks,
         "num_acknowledged_subtasks": checkpoint.acknowledged,
-        "checkpoint_type": "SAVEPOINT" if checkpoint.savepoint else "CHECKPOINT",
+        "checkpoint_type": _type(checkpoint, details),
         "tasks": {
             vertex.vertex_id: _of_vertex(checkpoint, vertex, parts[vertex.vertex_id])
             for vertex in details.vertices
@@ -144,6 +144,12 @@ def _checkpoint(checkpoint: CheckpointDetails, details: JobDetails) -> Json:
     if checkpoint.state == "COMPLETED":
         shown |= {"external_path": checkpoint.path or None, "discarded": False}
     return shown
+
+
+def _type(checkpoint: CheckpointDetails, details: JobDetails) -> str:
+    unaligned = details.configuration.get(options.CHECKPOINT_UNALIGNED.key) == "true"
+    plain = "UNALIGNED_CHECKPOINT" if unaligned else "CHECKPOINT"
+    return "SAVEPOINT" if checkpoint.savepoint else plain
 
 
 def _status(checkpoint: CheckpointDetails) -> str:

@@ -188,7 +188,7 @@ def job(details: JobDetails, now_ms: int) -> Json:
         "duration": duration_ms(details.start_ms, details.end_ms, now_ms),
         "maxParallelism": max((v.max_parallelism for v in details.vertices), default=-1),
         "now": now_ms,
-        "job-type": "STREAMING",
+        "job-type": job_type(details),
         "timestamps": entered,
         "pending-operators": 0,
         "vertices": [vertex_overview(vertex, now_ms) for vertex in details.vertices],
@@ -197,11 +197,16 @@ def job(details: JobDetails, now_ms: int) -> Json:
     }
 
 
+def job_type(details: JobDetails) -> str:
+    mode = details.configuration.get(options.RUNTIME_MODE.key, "")
+    return "BATCH" if mode.upper() == "BATCH" else "STREAMING"
+
+
 def plan(details: JobDetails) -> Json:
     return {
         "jid": details.job_id,
         "name": details.name,
-        "type": "STREAMING",
+        "type": job_type(details),
         "nodes": [
             {
                 "id": vertex.vertex_id,
@@ -328,7 +333,7 @@ def exceptions(details: JobDetails, limit: int) -> Json:
 def _exception(error: ErrorInfo, attempt: Attempt | None) -> Json:
     placed = attempt is not None and attempt.task_executor_id
     return {
-        "exceptionName": error.summary.partition(":")[0],
+        "exceptionName": _exception_name(error),
         "stacktrace": _stack(error.user_traceback or error.traceback, error.summary),
         "timestamp": error.timestamp_ms,
         "taskName": error.task_name or None,
@@ -337,6 +342,16 @@ def _exception(error: ErrorInfo, attempt: Attempt | None) -> Json:
         "failureLabels": {},
         "concurrentExceptions": [],
     }
+
+
+def _exception_name(error: ErrorInfo) -> str:
+    """Returns the exception's class, as the last line of its traceback names it."""
+    stack = error.user_traceback or error.traceback
+    for line in (stack.rstrip().rpartition("\n")[2], error.summary):
+        name = line.partition(":")[0]
+        if all(part.isidentifier() for part in name.split(".")):
+            return name
+    return error.summary.partition(":")[0]
 
 
 def _attempts_by_task(details: JobDetails) -> dict[str, Attempt]:

@@ -21,6 +21,7 @@ from dispatcher.rest.requests import Handler, Refusal
 from firesteel._proto import process_info_pb2 as pb
 from firesteel.client.job_details import TaskExecutorOverview
 from firesteel.common.resources import ResourceProfile
+from firesteel.common.rpc.convert import PROFILE
 from firesteel.common.units import MIB
 
 _ONE = "/taskmanagers/{task_manager}"
@@ -64,7 +65,15 @@ class TaskManagerRoutes:
                     {
                         **task_manager(executor, description, now_ms()),
                         "metrics": _metrics_of(description),
-                        "allocatedSlots": [],
+                        "allocatedSlots": [
+                            {
+                                "index": slot.slot_index,
+                                "jobId": slot.job_id,
+                                "resource": _resources(PROFILE.decode(slot.profile)),
+                                "assignedTasks": slot.tasks,
+                            }
+                            for slot in description.allocated_slots
+                        ],
                     }
                 )
         raise Refusal(404, f"there is no TaskManager {wanted[:80]!r}")
@@ -131,7 +140,7 @@ def task_manager(
         "hardware": {
             "cpuCores": known.cpu_cores,
             "physicalMemory": known.memory_bytes,
-            "freeMemory": known.memory_free_bytes,
+            "freeMemory": total.heap_bytes,
             "managedMemory": total.managed_bytes,
         },
         "memoryConfiguration": {
@@ -146,6 +155,7 @@ def task_manager(
             "totalFlinkMemory": total.total_bytes,
             "totalProcessMemory": total.total_bytes,
         },
+        "assignedTasks": sum(slot.tasks for slot in known.allocated_slots),
         "blocked": False,
     }
 

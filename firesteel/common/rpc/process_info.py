@@ -6,7 +6,7 @@ import asyncio
 import platform
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,19 +33,27 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class ProcessInfo:
-    """Describes this process. `logs` returns the log files that it serves, its own first."""
+    """Describes this process. `logs` returns the log files that it serves, its own first, and
+    `allocated_slots` the slots of a TaskExecutor.
+    """
 
     def __init__(
-        self, conf: Configuration, registry: Registry, logs: Callable[[], Iterable[Path]]
+        self,
+        conf: Configuration,
+        registry: Registry,
+        logs: Callable[[], Iterable[Path]],
+        *,
+        allocated_slots: Callable[[], Sequence[pb.AllocatedSlot]] = tuple,
     ) -> None:
         self._conf = conf
         self._registry = registry
         self._logs = logs
+        self._allocated_slots = allocated_slots
 
     async def describe(self) -> pb.ProcessDescription:
-        return await asyncio.to_thread(self._describe)
+        return await asyncio.to_thread(self._describe, self._allocated_slots())
 
-    def _describe(self) -> pb.ProcessDescription:
+    def _describe(self, allocated_slots: Sequence[pb.AllocatedSlot]) -> pb.ProcessDescription:
         memory = psutil.virtual_memory()
         return pb.ProcessDescription(
             configuration=redacted(self._conf.to_dict()),
@@ -58,6 +66,7 @@ class ProcessInfo:
             memory_bytes=memory.total,
             memory_free_bytes=memory.available,
             log_files=[_log_file(path) for path in self._files()],
+            allocated_slots=allocated_slots,
         )
 
     def _files(self) -> list[Path]:
@@ -131,17 +140,23 @@ def _log_file(path: Path) -> pb.LogFile:
     )
 
 
-def _bytes(path: Path) -> Any:
+def _bytes(path: Path) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while data := file.read(CHUNK_BYTES):
             yield data
 
 
-def _printed(path: Path) -> Any:
-    """Yields the lines that jobs have printed."""
+def _printed(path: Path) -> Iterator[bytes]:
+    """Yields the lines that jobs have printed, many at a time."""
+    printed = bytearray()
     with open(path, "rb") as file:
         for line in file:
             if match := TASK_PREFIX.match(line):
-                yield line[match.end() :]
+                printed += line[match.end() :]
             elif line.startswith(OUTPUT_PREFIX):
-                yield line[len(OUTPUT_PREFIX) :]
+                printed += line[len(OUTPUT_PREFIX) :]
+            if len(printed) >= CHUNK_BYTES:
+                yield bytes(printed)
+                printed.clear()
+    if printed:
+        yield bytes(printed)

@@ -120,6 +120,14 @@ class CheckpointCoordinator:
         """The interval of periodic checkpoints; None: they are taken only on request."""
         return self._settings.interval_s if self.enabled else None
 
+    def path_of(self, checkpoint: Checkpoint) -> str:
+        """Returns the directory of a complete periodic checkpoint; empty for any other."""
+        if checkpoint.state is not CheckpointState.COMPLETED or checkpoint.savepoint_path:
+            return ""
+        job_id = self._graph.job_graph.job_id
+        where, mark, query = self._settings.directory.partition("?")
+        return f"{where.rstrip('/')}/{job_id}/chk-{checkpoint.checkpoint_id}{mark}{query}"
+
     @property
     def settled(self) -> bool:
         """Whether the latest checkpoint is known."""

@@ -189,6 +189,15 @@ def test_exceptions_name_the_task_executor_of_the_task() -> None:
     assert entry["endpoint"] == "worker:1"
 
 
+def test_an_exception_is_named_by_its_class() -> None:
+    of_user = ErrorInfo(
+        summary="job.py, line 7: ValueError: bad",
+        user_traceback="Traceback (most recent call last):\n  ...\npkg.Broken: bad",
+    )
+    shown = exceptions(details(exceptions=(of_user,)), 5)
+    assert shown["exceptionHistory"]["entries"][0]["exceptionName"] == "pkg.Broken"
+
+
 def checkpoint(**changes: Any) -> CheckpointDetails:
     times = {"start_delay_ms": 1.0, "alignment_ms": 2.0, "sync_ms": 3.0, "async_ms": 4.0}
     part = SubtaskCheckpoint(
