@@ -28,6 +28,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 98
 CLUSTER_COMMANDS = ("cluster", "service", "stop-task-executor")
 PROGRAM_COMMANDS = ("run", "info", "package")
+ACCESS_SECTIONS = ("Limits of the REST API", "People who log in elsewhere", "Security")
 SERVICES = ("dispatcher", "resourcemanager", "taskexecutor")
 JOBS = """\
 # Command line: jobs
@@ -76,7 +77,16 @@ warning that names the nearest known key. An invalid value is an error that stat
 
 Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in milliseconds. Sizes
 are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each entry below
-gives the key, its default in parentheses, and its meaning.
+gives the key, its default in parentheses, and its meaning. [Configuration:
+access](configuration-access.md) has the keys of security and of the limits of the REST API.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
+"""
+ACCESS = """\
+# Configuration: access
+
+These keys secure a cluster and limit the clients of its REST API.
+[Configuration](configuration.md) has all other keys, and explains how they are set.
 
 `scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
@@ -118,9 +128,19 @@ def clusters() -> str:
 
 
 def configuration() -> str:
-    """Returns the page of all options."""
-    parts = [CONFIGURATION]
-    for section, options in groupby(OPTIONS.values(), key=lambda option: option.section):
+    """Returns the page of all options but those of access."""
+    return _options(CONFIGURATION, lambda section: section not in ACCESS_SECTIONS)
+
+
+def access() -> str:
+    """Returns the page of the options of security and of the limits of the REST API."""
+    return _options(ACCESS, lambda section: section in ACCESS_SECTIONS)
+
+
+def _options(introduction: str, wanted: Callable[[str], bool]) -> str:
+    parts = [introduction]
+    shown = (option for option in OPTIONS.values() if wanted(option.section))
+    for section, options in groupby(shown, key=lambda option: option.section):
         parts.append(f"\n## {section}\n\n")
         parts += [f"- `{option.key}`{_default(option)}: {_meaning(option)}\n" for option in options]
     return _wrapped("".join(parts))
@@ -230,6 +250,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line-programs.md": programs,
     "command-line-clusters.md": clusters,
     "configuration.md": configuration,
+    "configuration-access.md": access,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),
 }
 
