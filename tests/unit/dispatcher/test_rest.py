@@ -29,6 +29,7 @@ from dispatcher.rest.server import RestServer
 from dispatcher.service import Dispatcher
 from firesteel._proto import access_pb2
 from firesteel.client.job_details import JobDetails
+from firesteel.client.rest import RestClient, RestError
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import FixedLeader, Leader
@@ -253,6 +254,22 @@ async def test_the_failure_of_an_operation_is_polled(rest, keys) -> None:
         pass
     assert answer["result"] is None
     assert "FINISHED" in answer["error"]
+
+
+async def test_the_python_client_calls_the_routes(rest, keys) -> None:
+    client = RestClient(f"http://{rest.address}", keys.token())
+    (listed,) = await asyncio.to_thread(client.jobs)
+    assert (listed["id"], listed["status"]) == (ENDED, "FINISHED")
+    assert (await asyncio.to_thread(client.job, ENDED))["name"] == "<b>ended</b>"
+    with pytest.raises(RestError, match=UNKNOWN) as unknown:
+        await asyncio.to_thread(client.job, UNKNOWN)
+    assert unknown.value.status == 404
+    with pytest.raises(RestError, match="FINISHED"):
+        await asyncio.to_thread(client.savepoint, ENDED)
+    await asyncio.to_thread(client.remove, ENDED)
+    assert await asyncio.to_thread(client.jobs) == []
+    with pytest.raises(RestError, match="does not answer"):
+        await asyncio.to_thread(RestClient("http://127.0.0.1:1", "").jobs)
 
 
 async def test_an_answer_that_did_not_change_is_304(rest, keys, monkeypatch) -> None:
