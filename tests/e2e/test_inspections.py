@@ -106,6 +106,17 @@ def test_flame_graphs_show_the_hot_function_and_rows_are_those_of_the_job(
         with pytest.raises(urllib.error.HTTPError, match="403"):
             call(session, "POST", path_, body, Role.VIEWER)
 
+    as_flink = f"/jobs/{job_id}/vertices/{task.vertex_id}/flamegraph?type=on_cpu"
+    answers = [call(session, "GET", as_flink)]
+    assert answers == [{"endTimestamp": -3, "data": None, "graphType": "ON_CPU"}], "it waits"
+
+    def sampled() -> bool:
+        answers.append(call(session, "GET", as_flink))
+        return answers[-1]["data"] is not None
+
+    eventually(sampled, "the flame graph of the vertex is sampled")
+    assert answers[-1]["endTimestamp"] > 0 and "hot (" in json.dumps(answers[-1]["data"])
+
     with pytest.raises(FiresteelError, match="it ends with a sink"):
         session.client.sample_rows(job_id, details.vertices[-1].vertex_id)
     with pytest.raises(FiresteelError, match="has no subtask 7: expected 0 to 0"):
