@@ -25,12 +25,12 @@ class Refusal(Exception):
 
 async def json_body(request: web.Request) -> Mapping[str, Any]:
     """Returns the JSON object of the body; an empty one if there is none."""
-    text = await request.text()
-    if not text.strip():
+    content = await request.read()
+    if not content.strip():
         return {}
     try:
-        body = json.loads(text)
-    except ValueError as error:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise Refusal(400, "the body is not a JSON object")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import socket
@@ -105,7 +106,7 @@ async def _call(
     token: str | None,
     *,
     json: Any = None,
-    data: bytes | None = None,
+    data: bytes | io.BytesIO | None = None,
     headers: dict[str, str] | None = None,
 ) -> tuple[int, Any]:
     method, path = route.split(" ", 1)
@@ -190,6 +191,31 @@ async def test_no_route_looks_up_a_hostile_name(name: str, rest, keys) -> None:
     for status, answer in answers.values():
         assert status < 400 or list(answer) == ["errors"]
         assert "root:" not in str(answer)
+
+
+BODIES = (
+    b"null",
+    b"[" * 5_000,
+    b'{"a":' * 5_000,
+    b'{"token": 1, "code": [], "path": {}, "directory": 1e999, "vertex": null, "subtask": -1}',
+    b'{"seconds": -1, "count": 1e400, "subtask": "x", "vertex": "' + b"9" * 5_000 + b'"}',
+    b'{"savepoint-path": 7, "target-directory": [], "triggerId": "\\u0000", "drain": "x"}',
+    b"\xff\xfe{}",
+    b"x" * 2_000_000,
+)
+QUERY = (
+    "?offset=-1&limit=1e9&sort=%00&order=x&points=x&since_ms=-9&lines=99999999999&get=%FF&mode=x"
+)
+
+
+@pytest.mark.parametrize("number", range(len(BODIES)))
+async def test_no_route_fails_over_a_malformed_request(number: int, rest, keys) -> None:
+    for route in ROUTES:
+        if route.startswith("GET ") and number:  # its query is the same
+            continue
+        path = _example(route) + QUERY
+        status, answer = await _call(rest, path, keys.token(), data=io.BytesIO(BODIES[number]))
+        assert status != 500 or "ResourceManager" in str(answer), (route, answer)
 
 
 async def test_jobs_are_shown_as_flink_shows_them(rest, keys) -> None:
