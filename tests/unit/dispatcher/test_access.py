@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,22 +21,12 @@ from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import PEOPLE, Role
 from firesteel.common.security.security import Security
-from firesteel.common.service.platform import SYSTEM, GrpcTransport, Process
+from firesteel.common.service.platform import SYSTEM, GrpcTransport
 from firesteel.errors import FiresteelError, JobNotFound
 from tests.job_master import job, vertex
+from tests.no_processes import NoProcesses
 
 UNKNOWN_JOB = "0" * 32
-
-
-class NoProcesses:
-    pid = 1
-
-    async def spawn(self, *arguments: Any, **named: Any) -> Process:
-        """Never starts a process, nor fails, so that jobs wait for their JobMaster."""
-        return await asyncio.get_running_loop().create_future()
-
-    def kill(self, pid: int) -> None:
-        pass
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ from firesteel.common.security.security import Security
 from firesteel.common.security.tokens import TokenIssuer
 from firesteel.common.service.platform import SYSTEM, GrpcTransport
 from firesteel.common.states import JobStatus
+from tests.no_processes import NoProcesses
 
 ENDED = JobId("e" * 32)
 UNKNOWN = "0" * 32
@@ -69,7 +70,9 @@ async def _served(
         directory=directory,
         resource_manager="127.0.0.1:1",
         registry=Registry.from_configuration(conf),
-        platform=replace(SYSTEM, transport=GrpcTransport(security), security=security),
+        platform=replace(
+            SYSTEM, transport=GrpcTransport(security), security=security, processes=NoProcesses()
+        ),
     )
     await dispatcher.start()
     running = asyncio.create_task(dispatcher.run())
