@@ -486,6 +486,15 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         )
         raise AssertionError("abort raises")
 
+    async def ShutDownCluster(
+        self, request: dispatcher_pb2.ShutDownClusterRequest, context: _Context
+    ) -> dispatcher_pb2.ShutDownClusterResponse:
+        try:
+            self._shell.shut_down_cluster()
+        except FiresteelError as error:
+            await abort(context, Reason.INVALID_REQUEST, str(error))
+        return dispatcher_pb2.ShutDownClusterResponse()
+
     async def StopTaskExecutor(
         self, request: resource_manager_pb2.StopTaskExecutorRequest, context: _Context
     ) -> AsyncIterator[resource_manager_pb2.StopTaskExecutorProgress]:

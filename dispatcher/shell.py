@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -64,6 +66,7 @@ from firesteel._proto import (
     job_master_pb2,
     job_master_pb2_grpc,
 )
+from firesteel.client.cluster.directory import ClusterDirectory
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.state import CompleteCheckpoint
@@ -593,6 +596,22 @@ class Shell:
         own = {self._log_path: LogFile(own=True)} if self._log_path is not None else {}
         masters = sorted(self._log_directory.glob(JOB_MASTER_LOGS))
         return own | {path: LogFile(one_job=True) for path in masters}
+
+    def shut_down_cluster(self) -> None:
+        """Ends the supervisor of this process, and with it the cluster. Raises FiresteelError if
+        this process has none.
+        """
+        try:
+            supervisor = ClusterDirectory(self._log_directory.parent).read().supervisor_pid
+        except FiresteelError:
+            supervisor = 0
+        if supervisor != os.getppid():
+            raise FiresteelError(
+                "the processes of this cluster are not run by `firesteel cluster start`; end them"
+                " where they were started"
+            )
+        log.info("the cluster is shut down", supervisor=supervisor)
+        os.kill(supervisor, signal.SIGTERM)
 
     # ---- streams of JobMasters
 

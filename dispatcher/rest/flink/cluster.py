@@ -8,8 +8,9 @@ from aiohttp import web
 
 import firesteel
 from dispatcher.rest.flink.shown import FLINK_VERSION, Json, answer
-from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
 from dispatcher.rest.requests import Handler
+from firesteel._proto import dispatcher_pb2
 from firesteel.client.job_details import ClusterOverview
 
 
@@ -21,10 +22,19 @@ class ClusterRoutes:
         return {
             "GET /config": self._config,
             "GET /overview": self._overview,
+            "DELETE /cluster": self._shut_down,
         }
 
     async def _config(self, request: web.Request) -> web.Response:
         return answer(configuration(firesteel.__version__))
+
+    async def _shut_down(self, request: web.Request) -> web.Response:
+        await self._gateway.dispatcher.ShutDownCluster(
+            dispatcher_pb2.ShutDownClusterRequest(),
+            timeout=CALL_TIMEOUT_S,
+            metadata=self._gateway.metadata(request),
+        )
+        return answer({})
 
     async def _overview(self, request: web.Request) -> web.Response:
         return answer(overview(await self._gateway.cluster(request)))

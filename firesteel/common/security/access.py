@@ -84,6 +84,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "MissingBlobs": _people(Role.SUBMITTER),
             "UploadBlob": _people(Role.SUBMITTER),
             "StopTaskExecutor": _people(Role.ADMIN),
+            "ShutDownCluster": _people(Role.ADMIN),
             "DownloadBlob": _people(Role.ADMIN, Role.JOB_MASTER, Role.TASK_EXECUTOR),
             "ConnectJobMaster": _processes(Role.JOB_MASTER),
             "AppendResults": _processes(Role.JOB_MASTER),
@@ -263,7 +264,7 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "POST /firesteel/v1/jobs",
             ),
         ),
-        (_people(Role.ADMIN), ("GET /firesteel/v1/audit",)),
+        (_people(Role.ADMIN), ("DELETE /cluster", "GET /firesteel/v1/audit")),
     )
     for verb, path in (route.split(" ", 1) for route in routes)
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
@@ -442,3 +445,15 @@ def test_numbers_are_present_for_a_job_without_anything() -> None:
     assert (shown["duration"], shown["end-time"], shown["vertices"]) == (2, -1, [])
     assert checkpoints(empty)["summary"]["state_size"]["p999"] == 0
     assert exceptions(empty, 5)["root-exception"] is None
+
+
+async def test_a_cluster_is_shut_down_by_its_supervisor(rest, keys, monkeypatch) -> None:
+    status, answer = await _call(rest, "DELETE /cluster", keys.token())
+    assert status == 400
+    assert "end them where they were started" in answer["errors"][0]
+    signals = []
+    state = SimpleNamespace(supervisor_pid=os.getppid())
+    monkeypatch.setattr("dispatcher.shell.ClusterDirectory.read", lambda directory: state)
+    monkeypatch.setattr("dispatcher.shell.os.kill", lambda *sent: signals.append(sent))
+    assert await _call(rest, "DELETE /cluster", keys.token()) == (200, {})
+    assert signals == [(os.getppid(), signal.SIGTERM)]
