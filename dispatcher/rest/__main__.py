@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 
@@ -18,11 +19,13 @@ from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.server import RestServer
 from firesteel.common.config import options
 from firesteel.common.high_availability import elected, elected_address, leaders_of
-from firesteel.common.leader import Office
+from firesteel.common.leader import Office, wait_for_leader
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 
 log = structlog.get_logger(__name__)
+
+LEADER_WITHIN_S = 2.0
 
 
 @service_main("rest", role=Role.REST, directory="required")
@@ -38,8 +41,9 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     Uploaded programs are stored in --dir, unless web.upload.dir is set.
     """
     leaders = leaders_of(process.conf)
+    leading = leaders.of(Office.DISPATCHER, dispatcher)
     gateway = Gateway(
-        leaders.of(Office.DISPATCHER, dispatcher),
+        leading,
         process.security,
         cluster_name=elected_address(process.conf) if elected(process.conf) else dispatcher,
     )
@@ -64,6 +68,8 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())
     await leaders.start()
+    with contextlib.suppress(TimeoutError):  # the first request would be refused
+        await asyncio.wait_for(wait_for_leader(leading), LEADER_WITHIN_S)
     await server.start(socket.socket(fileno=0))
     process.announce_ready(address=server.address)
     gc.freeze()
