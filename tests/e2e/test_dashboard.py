@@ -15,7 +15,7 @@ from firesteel.errors import JobFailed
 from tests.credentials import folder
 
 from .browser import CHROMIUM, Dashboard, chromium
-from .conftest import Session, running, services
+from .conftest import Session, firesteel, running, services
 from .jobs import endless, failing
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
@@ -75,7 +75,7 @@ def test_every_page_shows_its_data(browser: Browser, session: Session, tmp_path:
         f"/jobs/{job}/checkpoints": "COMPLETED",
         f"/jobs/{job}/exceptions": "No exceptions",
         f"/jobs/{failed}/exceptions": "ZeroDivisionError",
-        f"/jobs/{job}/logs": "live",
+        f"/jobs/{job}/logs": "task state",
         f"/jobs/{job}/flamegraph": "No samples yet",
         f"/jobs/{job}/rows": "No rows yet",
         "/machines": "JVM heap",
@@ -142,11 +142,20 @@ def test_a_browser_logs_in_and_out(browser: Browser, session: Session) -> None:
     tab.close()
 
 
-def test_the_code_of_the_command_is_in_no_history(dashboard: Dashboard) -> None:
-    page = dashboard.page
-    assert page.url == f"{dashboard.url}#/"
+def test_the_command_logs_in_once(browser: Browser, session: Session) -> None:
+    link = firesteel("dashboard", "--no-open", "-m", session.address).stdout.strip()
+    tab = Dashboard(browser, session.client)
+    page = tab.page
+    page.goto(link)
+    expect(page.locator(".who")).to_contain_text("admin")
+    assert page.url == f"{tab.url}#/"
     page.go_back()
     assert "code" not in page.url
+    tab.close()
+    again = Dashboard(browser, session.client)
+    again.page.goto(link)
+    expect(again.page.get_by_role("alert")).to_contain_text("the log-in link was used")
+    again.close()
 
 
 def test_an_operator_stops_restores_and_removes(
@@ -180,6 +189,32 @@ def test_an_operator_stops_restores_and_removes(
     page.get_by_role("button", name="Remove job").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_attached()
     assert job not in [each.job_id for each in session.client.list_jobs()]
+
+
+PROGRAM = b"""
+import sys
+from firesteel import Environment
+env = Environment()
+env.from_sequence(0, 10**15).print()
+env.execute(" ".join(sys.argv[1:]))
+"""
+
+
+def test_a_program_is_submitted(dashboard: Dashboard, session: Session) -> None:
+    page = dashboard.page
+    dashboard.open("/submit")
+    file = page.locator("input[type=file]")
+    file.set_input_files({"name": "job.py", "mimeType": "text/x-python", "buffer": b"env ="})
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("invalid syntax")
+    file.set_input_files({"name": "job.py", "mimeType": "text/x-python", "buffer": PROGRAM})
+    page.get_by_label("Arguments").fill("from 'the  browser'")
+    page.get_by_label("Options").fill("execution.checkpointing.timeout: 5 min")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="from the browser")).to_be_visible()
+    (job,) = session.client.list_jobs()
+    assert job.name == "from the  browser"
+    dashboard.problems = [each for each in dashboard.problems if "400" not in each]
 
 
 def test_a_job_is_cancelled_after_one_question(
