@@ -67,7 +67,9 @@ def visit(page: Page, url: str, wanted: dict[str, Any]) -> list[str]:
     try:
         page.goto(f"{url}/#{wanted['path']}")
         for text in wanted["click"]:
-            page.get_by_text(text, exact=True).first.click()
+            # The page's tabs are the last ones, once it has its data.
+            page.get_by_text("Refresh").or_(page.get_by_text("Root Exception")).wait_for()
+            page.get_by_text(text, exact=True).last.click()
         for pattern in wanted["shows"]:
             page.get_by_text(re.compile(pattern)).first.wait_for(state="visible")
     except Error as error:

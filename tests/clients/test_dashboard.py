@@ -119,6 +119,10 @@ def pages(jobs: Jobs) -> dict[str, dict[str, Sequence[str]]]:
         "shows": (executor.task_executor_id,),
     }
     checkpoints = made["job-running-running-checkpoints"]
-    for tab, text in (("History", "COMPLETED"), ("Summary", "Maximum")):
+    for tab, text in (
+        ("History", "COMPLETED"),
+        ("Summary", "Maximum"),
+        ("Configuration", "Exactly Once"),
+    ):
         made[f"checkpoints-{tab.lower()}"] = {**checkpoints, "click": (tab,), "shows": (text,)}
     return made
