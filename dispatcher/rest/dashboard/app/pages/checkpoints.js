@@ -58,7 +58,7 @@ const BARS = 60;
 /** A bar per checkpoint: its height is its duration. */
 function Timeline({ checkpoints, selected, onSelect, now }) {
   const shown = checkpoints.slice(-BARS);
-  const took = (checkpoint) => checkpoint.duration_ms ?? (checkpoint.state === "IN_PROGRESS" ? now - checkpoint.triggered_ms : 0);
+  const took = (checkpoint) => checkpoint.duration_ms ?? (isOpen(checkpoint) ? now - checkpoint.triggered_ms : 0);
   const longest = Math.max(...shown.map(took), 1);
   const bars = useRef(null);
 
@@ -91,9 +91,14 @@ function Timeline({ checkpoints, selected, onSelect, now }) {
   </section>`;
 }
 
-function barClass({ state, savepoint }) {
-  if (state === "COMPLETED") return savepoint ? "savepoint" : "completed";
-  return state === "IN_PROGRESS" ? "in-progress" : "failed";
+function barClass(checkpoint) {
+  if (isOpen(checkpoint)) return "in-progress";
+  if (checkpoint.state === "FAILED") return "failed";
+  return checkpoint.savepoint ? "savepoint" : "completed";
+}
+
+function isOpen({ state }) {
+  return state !== "COMPLETED" && state !== "FAILED";
 }
 
 // ---- all checkpoints
@@ -130,7 +135,7 @@ const PHASES = [
 ];
 
 function Parts({ job, checkpoint }) {
-  const open = checkpoint.state === "IN_PROGRESS";
+  const open = isOpen(checkpoint);
   const poll = usePoll(path("jobs", job.id, "checkpoints", checkpoint.id), { every: open ? 2000 : 0 });
   return html`<section class="card" aria-labelledby="parts-title">
     <header><h2 id="parts-title">Subtasks of ${kind(checkpoint)} ${checkpoint.id}</h2>
