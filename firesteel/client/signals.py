@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 
 INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in the shell
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+REPEAT_S = 0.1  # an interrupt that did not end a wait
 
 
 @dataclass(slots=True)
@@ -108,14 +109,26 @@ def _interrupt_outside(code: CodeType) -> None:
     """Interrupts the main thread once it does not run this code."""
     main = threading.main_thread().ident
     assert main is not None
-    frame = sys._current_frames().get(main)
-    while frame is not None:
-        if frame.f_code is code:
-            time.sleep(0)  # lets the main thread run
-            frame = sys._current_frames().get(main)
-        else:
-            frame = frame.f_back
-    signal.pthread_kill(main, signal.SIGINT)  # also ends a system call that it waits in
+    while _runs(code, main):
+        time.sleep(0)  # lets the main thread run
+    waits = True
+    while waits:
+        position = _position(main)
+        signal.pthread_kill(main, signal.SIGINT)  # also ends a system call that it waits in
+        time.sleep(REPEAT_S)
+        waits = _position(main) == position  # the signal came just before such a call
+
+
+def _position(thread: int) -> tuple[FrameType | None, int]:
+    frame = sys._current_frames().get(thread)
+    return frame, frame.f_lasti if frame is not None else 0
+
+
+def _runs(code: CodeType, thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
