@@ -1,7 +1,7 @@
 """The audit log: a file with a JSON line per entry, written before the answer, and a table, which
 is written in the background. A database that is away delays no call and loses no line.
 
-Callers that are refused again and again cannot fill either: equal refusals are summed up.
+Repeated refusals cannot fill either: equal refusals are summed up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The roles of people whom others authenticate, and the tokens that requests in their name carry.
+"""Maps people that a proxy or an issuer authenticates to roles, and issues tokens for them.
 
 The process of the REST server issues these tokens: the Dispatcher checks and audits a request of
 such a person as any other.

@@ -1,4 +1,4 @@
-"""Runs the REST server next to a Dispatcher, in a process of its own: load on it does not slow the
+"""Runs the REST server next to a Dispatcher, in a separate process: load on it does not slow the
 Dispatcher.
 
 The Dispatcher listens, and starts the process when a client connects: a cluster without clients of

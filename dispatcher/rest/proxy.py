@@ -1,4 +1,4 @@
-"""People whom a proxy has authenticated, with OpenID Connect for example, and names in headers.
+"""Reads who calls from the headers of a proxy that authenticates people.
 
 The proxy proves with its client certificate, of the cluster's authority, that it is the proxy: an
 address proves nothing, because all users of a machine share it.

@@ -91,7 +91,7 @@ class ClusterRoutes:
         return await self._gateway.answer(request, load, kept_s=KEPT_S)
 
     async def _details(self, request: web.Request, jobs: Sequence[JobOverview]) -> list[JobDetails]:
-        """Reads jobs; leaves out those that are removed meanwhile, or do not answer."""
+        """Reads jobs; leaves out removed jobs, and those that do not answer."""
         read = await asyncio.gather(
             *(self._gateway.details(request, job.job_id) for job in jobs), return_exceptions=True
         )

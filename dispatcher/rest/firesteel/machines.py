@@ -1,4 +1,4 @@
-"""What TaskExecutors, their slots and their machines use, as reported every few seconds."""
+"""Shows what machines, TaskExecutors and slots use, which they report every few seconds."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _encoded(character: str) -> bytes:
         return b"\xc0\x80"
     if ord(character) < 0x10000:
         return character.encode("utf-8", "surrogatepass")
-    pair = character.encode("utf-16-be")  # each half as a character of its own
+    pair = character.encode("utf-16-be")  # each half as a separate character
     halves = (pair[:2], pair[2:])
     return b"".join(
         chr(int.from_bytes(half, "big")).encode("utf-8", "surrogatepass") for half in halves

@@ -1,4 +1,4 @@
-"""What the routes of /firesteel/v1 answer and take."""
+"""Declares what the routes of /firesteel/v1 answer and take."""
 
 from __future__ import annotations
 

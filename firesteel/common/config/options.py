@@ -127,14 +127,14 @@ REST_REQUEST_RATE = _limits.option(
     "rest.limit.requests-per-second",
     "float",
     1000.0,
-    "Requests per second from one address, and of one token; twice as many at once. 0: no limit.",
+    "Requests per second from one address, and of one token; twice that in a burst. 0: no limit.",
     minimum=0,
 )
 REST_FAILURE_RATE = _limits.option(
     "rest.limit.failures-per-second",
     "float",
     1.0,
-    "Requests per second from one address without a valid token; 20 times as many at once. Those"
+    "Requests per second from one address without a valid token; 20 times that in a burst. Those"
     " with a valid token are answered nevertheless. 0: no limit.",
     minimum=0,
 )

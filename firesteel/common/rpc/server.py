@@ -49,7 +49,7 @@ _OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Clients that connect and say nothing are cut, and one connection has so many calls.
+    # Clients that connect and say nothing are cut, and the calls of one connection are limited.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_concurrent_streams", MAX_CALLS),
 ]
