@@ -45,6 +45,7 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     gateway = Gateway(
         leading,
         process.security,
+        conf=process.conf,
         cluster_name=elected_address(process.conf) if elected(process.conf) else dispatcher,
     )
     configured: list[str] = process.conf.get(options.REST_HOSTS)

@@ -66,8 +66,14 @@ class Gateway:
     """Calls the leading Dispatcher, until `close`."""
 
     def __init__(
-        self, dispatcher: LeaderRetriever, security: Security | None, *, cluster_name: str = ""
+        self,
+        dispatcher: LeaderRetriever,
+        security: Security | None,
+        *,
+        conf: Configuration | None = None,
+        cluster_name: str = "",
     ) -> None:
+        self.conf = conf or Configuration()
         self.cluster_name = cluster_name
         self._retriever = dispatcher
         self._security = security

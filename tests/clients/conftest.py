@@ -36,9 +36,8 @@ class Jobs:
         self._directory = directory
 
     def start(self) -> None:
-        self.finished = self.session.submit(numbers(100), name="finished")
         self.failed = self.session.submit(failing(), name="failed")
-        self.session.client.wait(self.finished)
+        self.finished = self.submit_finished()
         with pytest.raises(JobFailed):
             self.session.client.wait(self.failed)
         delay = {
@@ -56,6 +55,12 @@ class Jobs:
         """Returns the job's id once it runs."""
         job_id = self.session.submit(env, name=name)
         self.session.wait_until(job_id, running)
+        return job_id
+
+    def submit_finished(self) -> str:
+        """Returns the job's id once it has finished."""
+        job_id = self.session.submit(numbers(100), name="finished")
+        self.session.client.wait(job_id)
         return job_id
 
     def submit_numbers(self, name: str) -> str:
@@ -127,7 +132,13 @@ def clients() -> None:
 def jobs(clients: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     directory = tmp_path_factory.mktemp("clients")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with own_cluster(directory / "cluster", slots=4, rest__port="0") as session:
+    with own_cluster(
+        directory / "cluster",
+        slots=4,
+        rest__port="0",
+        rest__limit__requests_per_second="0",
+        rest__limit__failures_per_second="0",
+    ) as session:
         made = Jobs(session, directory)
         made.start()
         yield made

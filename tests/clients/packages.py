@@ -18,7 +18,12 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # The command line and the dashboard need no Python package.
 _FLINK = ("apache-flink==2.3.0", "apache-flink-libraries==2.3.0")
-_OTHERS = ("flink-rest-client==1.0.8", "flink-job-manager-api==1.0.2", "playwright==1.65.2")
+_OTHERS = (
+    "flink-rest-client==1.0.8",
+    "flink-job-manager-api==1.0.2",
+    "playwright==1.65.2",
+    "schemathesis==4.32.5",
+)
 
 
 def install() -> None:

@@ -23,6 +23,7 @@ from firesteel.client.job_details import (
     JobOverview,
     TaskExecutorOverview,
 )
+from firesteel.common.config import options
 from firesteel.common.leader import Leader
 from firesteel.common.rpc.access_messages import AUDIT_ENTRY
 from firesteel.common.security.roles import Role
@@ -48,7 +49,7 @@ class ClusterRoutes:
         }
 
     async def _me(self, request: web.Request) -> web.Response:
-        who = self._gateway.caller(request)
+        who, conf = self._gateway.caller(request), self._gateway.conf
         role = who.role if who else Role.ADMIN  # without security, everybody may do everything
         return web.json_response(
             {
@@ -60,8 +61,8 @@ class ClusterRoutes:
                 "may": {
                     "cancel": role.includes(Role.OPERATOR),
                     "savepoint": role.includes(Role.OPERATOR),
-                    "rows": role.includes(Role.OPERATOR),
-                    "submit": role.includes(Role.SUBMITTER),
+                    "rows": role.includes(Role.OPERATOR) and conf.get(options.SAMPLE_ROWS),
+                    "submit": role.includes(Role.SUBMITTER) and conf.get(options.WEB_SUBMIT),
                     "admin": role.includes(Role.ADMIN),
                 },
             }

@@ -12,6 +12,7 @@ from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
 from dispatcher.rest.requests import Handler
 from firesteel._proto import dispatcher_pb2
 from firesteel.client.job_details import ClusterOverview
+from firesteel.common.config import options
 
 
 class ClusterRoutes:
@@ -26,7 +27,8 @@ class ClusterRoutes:
         }
 
     async def _config(self, request: web.Request) -> web.Response:
-        return answer(configuration(firesteel.__version__))
+        submits = self._gateway.conf.get(options.WEB_SUBMIT)
+        return answer(configuration(firesteel.__version__, submits=submits))
 
     async def _shut_down(self, request: web.Request) -> web.Response:
         await self._gateway.dispatcher.ShutDownCluster(
@@ -40,7 +42,7 @@ class ClusterRoutes:
         return answer(overview(await self._gateway.cluster(request)))
 
 
-def configuration(version: str) -> Json:
+def configuration(version: str, *, submits: bool) -> Json:
     return {
         "refresh-interval": 3000,
         "timezone-name": "UTC",
@@ -48,7 +50,7 @@ def configuration(version: str) -> Json:
         "flink-version": FLINK_VERSION,
         "flink-revision": f"firesteel {version}",
         "features": {
-            "web-submit": True,  # refused in words if web.submit.enable is false
+            "web-submit": submits,
             "web-cancel": True,
             "web-rescale": False,
             "web-history": False,

@@ -28,8 +28,8 @@ class JobManagerRoutes:
             "GET /jobmanager/stdout": self._output,
             "GET /jobmanager/logs": self._logs,
             "GET /jobmanager/logs/{file}": self._file,
-            "GET /jobs/{job}/jobmanager/config": self._config,
-            "GET /jobs/{job}/jobmanager/environment": self._environment,
+            "GET /jobs/{job}/jobmanager/config": self._config_of_job,
+            "GET /jobs/{job}/jobmanager/environment": self._environment_of_job,
         }
 
     async def _config(self, request: web.Request) -> web.Response:
@@ -39,6 +39,14 @@ class JobManagerRoutes:
 
     async def _environment(self, request: web.Request) -> web.Response:
         return answer(environment(await self._gateway.description(request)))
+
+    async def _config_of_job(self, request: web.Request) -> web.Response:
+        await self._gateway.details(request)  # an unknown job is refused
+        return await self._config(request)
+
+    async def _environment_of_job(self, request: web.Request) -> web.Response:
+        await self._gateway.details(request)
+        return await self._environment(request)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         description = await self._gateway.description(request)

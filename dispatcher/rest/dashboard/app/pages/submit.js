@@ -34,7 +34,7 @@ export default function Submit({ query }) {
 
   return html`<h1>Submit a program</h1>
     <section class="card narrow" aria-label="Program">
-    ${!user.may.submit ? html`<${Empty} title="Not allowed">Your role, ${user.role}, may not submit programs.<//>`
+    ${!user.may.submit ? html`<${Empty} title="Not allowed">Your role, ${user.role}, may not submit programs, or the cluster does not allow it (web.submit.enable).<//>`
     : html`<form class="card-body stack" onSubmit=${submit}>
       <div class="notice tone-warn"><strong>The program runs as the user of the cluster.</strong> It can read and change all that this user can.</div>
       <label class="field"><span>Program</span><input class="input" type="file" name="program" accept=".py,.zip" required />
