@@ -142,6 +142,7 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, Shell]) -> None:
             "flink_jobmanager_numRegisteredTaskManagers": 1,
             "flink_jobmanager_taskSlotsTotal": 2,
             "flink_jobmanager_taskSlotsAvailable": 0,
+            "flink_jobmanager_taskSlotsMissing": 1,
         }
         service.core.validate()
 
