@@ -51,7 +51,7 @@ def test_every_snippet_runs(
         text.count(f".{method}(") for method in ("execute", "execute_async", "execute_and_collect")
     )
     jobs = {job.job_id: job.status.name for job in session.client.list_jobs()}
-    assert {jobs[job_id] for job_id in context.executed} == {"FINISHED"}
+    assert {jobs[job_id] for job_id in context.executed} <= {"FINISHED"}
 
 
 def test_two_streams(session: Session, tmp_path: Path) -> None:
