@@ -19,7 +19,7 @@ _SENSITIVE = re.compile(
     r"|private[._-]?key|authorization|jaas|(^|[._-])key$",
     re.IGNORECASE,
 )
-_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]*)(?=@)")  # of a URL, and its user
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")  # of a URL: user:password
 _BEARER = re.compile(r"(?<=Bearer )[\w.~+/-]{16,}=*|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}")
 # `password=x` in a DSN or a query, and `"secret": "x"` in JSON.
 _ASSIGNED = re.compile(
@@ -41,7 +41,7 @@ def is_sensitive(key: str) -> bool:
 def redacted(values: Mapping[str, str]) -> dict[str, str]:
     """Returns the values with REDACTED in the place of secrets, and of passwords in URLs."""
     return {
-        key: REDACTED if is_sensitive(key) else _without_password(value)
+        key: REDACTED if is_sensitive(key) else _USER_INFO.sub(REDACTED, value)
         for key, value in values.items()
     }
 
@@ -62,19 +62,16 @@ def remember(values: Mapping[str, str]) -> None:
 def hidden(text: str) -> str:
     """Returns the text with REDACTED in the place of secrets."""
     text = _values.sub(REDACTED, text)
-    text = _without_password(text)
+    text = _USER_INFO.sub(REDACTED, text)
     text = _BEARER.sub(REDACTED, text)
     return _ASSIGNED.sub(rf"\g<1>{REDACTED}", text)
-
-
-def _without_password(text: str) -> str:
-    return _PASSWORD.sub(rf"\g<1>:{REDACTED}", text)
 
 
 def _secrets_in(key: str, value: str) -> Iterator[str]:
     if _SENSITIVE.search(key) and is_sensitive(key):
         yield value
         yield value.rpartition(":")[2]  # of digest:USER:PASSWORD
-    for _, password in _PASSWORD.findall(value):
+    for user_info in _USER_INFO.findall(value):
+        password = user_info.partition(":")[2]
         yield password
         yield unquote(password)
