@@ -75,7 +75,7 @@ def test_no_secret_is_left_behind(session: Session) -> None:
         "command lines": "\n".join(map(command, processes(lambda line: str(below) in line))),
         **{files: "".join(logs_below(below, files)) for files in ("*.log", "*.json*", "jobs.db*")},
     }
-    assert all(left.values())
+    assert all(text for place, text in left.items() if not place.startswith("GET"))
     of_cluster = ("planted-1", "planted-2", "planted-3", "planted-4")
     for place, text in left.items():
         # The job's graph, which the next JobMaster runs, has the configuration of the job.
