@@ -1,4 +1,4 @@
-"""What the REST server knows of the cluster: the leading Dispatcher's answers over gRPC.
+"""Calls the leading Dispatcher over gRPC for the routes of the REST server.
 
 Each call carries its caller's token and address, so that the Dispatcher decides what the caller
 may do, and audits it. Answers that all viewers share are kept for a moment: a thousand viewers cost

@@ -223,7 +223,7 @@ class _Connection(asyncio.Protocol):
         self._inner = inner
         self._limits = limits
         self._request: web.Request | None = None  # that is being answered
-        self._since_s = limits.now_s()  # when it became idle, or the request began
+        self._since_s = limits.now_s()  # when it became idle, or the request started
         self._received_bytes = 0  # since then
         self._blocked_since_s: float | None = None  # the client does not read
 

@@ -34,7 +34,7 @@ class TrustedProxy:
             )
 
     def token(self, request: web.Request) -> str | None:
-        """Returns a token of the person whom the proxy names; None if the request has a credential.
+        """Returns a token for the person that the proxy names; None if there is a credential.
 
         Raises Refusal for headers that are not the proxy's, and for a person without a role.
         """

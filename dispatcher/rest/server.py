@@ -65,7 +65,7 @@ class RestServer:
     ) -> None:
         """`hosts`: the host names by which clients may name this server, besides `localhost` and
         IP addresses. `limits`: None: the default ones. `proxy`, `oidc`: who else
-        authenticates people; None: nobody.
+        authenticates people; None: tokens of the cluster alone.
         """
         self._limits = limits or Limits()
         self._proxy, self._oidc = proxy, oidc

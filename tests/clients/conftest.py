@@ -102,7 +102,7 @@ def checkpoints(directory: Path) -> dict[str, str]:
 
 
 def windows(directory: Path, parallelism: int) -> Environment:
-    """Counts by key and second, behind a slow function."""
+    """Counts the output of a slow function by key and second."""
 
     def slowly(batches: Batches) -> Batches:
         for batch in batches:

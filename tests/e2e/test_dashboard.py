@@ -190,7 +190,7 @@ def test_an_operator_stops_restores_and_removes(
     page.get_by_role("button", name="Remove job").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_attached()
     assert job not in [each.job_id for each in session.client.list_jobs()]
-    # The page may ask once more for the job.
+    # The page may request the removed job.
     dashboard.problems = [each for each in dashboard.problems if "404" not in each]
 
 

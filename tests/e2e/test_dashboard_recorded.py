@@ -20,7 +20,7 @@ from .browser import CHROMIUM, chromium
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 
-ORIGIN = "https://firesteel.test/prefix/"  # behind the path prefix of a proxy
+ORIGIN = "https://firesteel.test/prefix/"  # with the path prefix of a proxy
 API = f"{ORIGIN}firesteel/v1/"
 JOB = "a" * 32
 NAME = "<script>alert(1)</script>"

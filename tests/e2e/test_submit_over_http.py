@@ -266,7 +266,7 @@ from firesteel.connectors import DiscardSink
 
 def slow(batches):
     for batch in batches:
-        time.sleep(3)  # longer than it takes to kill the Dispatcher: a barrier waits behind it
+        time.sleep(3)  # longer than it takes to kill the Dispatcher: the barrier waits for it
         yield batch
 
 env = Environment(parallelism=1)

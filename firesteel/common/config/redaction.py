@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from firesteel.common.config.options import OPTIONS
 
 REDACTED = "******"
-# Of keys without an option, such as `spark.hadoop.fs.s3a.secret.key`.
+# Matches keys without an option, such as `spark.hadoop.fs.s3a.secret.key`.
 _SENSITIVE = re.compile(
     r"password|passwd|secret|token|credential|api-?key|access[._-]?key|account[._-]?key"
     r"|private[._-]?key|authorization|jaas|(^|[._-])key$",

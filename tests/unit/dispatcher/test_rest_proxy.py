@@ -1,4 +1,4 @@
-"""People whom a trusted proxy names, over real TLS."""
+"""Requests through a trusted proxy, over real TLS."""
 
 from __future__ import annotations
 

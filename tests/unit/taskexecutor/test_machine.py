@@ -1,4 +1,4 @@
-"""What a TaskExecutor measures of its machine and its slots."""
+"""A TaskExecutor measures its machine and its slots."""
 
 from __future__ import annotations
 
