@@ -84,6 +84,28 @@ def definitions_option(
     return click.option("-D", "definitions", multiple=True, metavar="KEY=VALUE", help=help)
 
 
+def python_files_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --py-files, --py-archives and --py-requirements."""
+    for option in (
+        click.option(
+            "--py-requirements", metavar="FILE", help="A requirements.txt to install for the job."
+        ),
+        click.option(
+            "--py-archives",
+            metavar="ARCHIVES",
+            help="Comma-separated archives to unpack in the job's directory: a.zip#dir,...",
+        ),
+        click.option(
+            "--py-files",
+            metavar="FILES",
+            help="Comma-separated .py, .zip and .whl files and directories to add to the job's"
+            " sys.path.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
     """Returns the configuration, overridden by `-D`; prints a warning for each unknown key.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from firesteel.client.cli.arguments import listed
+from firesteel.client.cli.arguments import listed, python_files_options
 
 
 @click.command(
@@ -35,19 +35,7 @@ from firesteel.client.cli.arguments import listed
     help="Comma-separated files and folders below the program's folder, which the program reads"
     " while it builds its pipeline: Path(__file__).parent / 'data/rates.csv'.",
 )
-@click.option(
-    "--py-files",
-    metavar="FILES",
-    help="Comma-separated .py, .zip and .whl files and directories to add to the job's sys.path.",
-)
-@click.option(
-    "--py-archives",
-    metavar="ARCHIVES",
-    help="Comma-separated archives to unpack in the job's directory: a.zip#dir,...",
-)
-@click.option(
-    "--py-requirements", metavar="FILE", help="A requirements.txt to install for the job."
-)
+@python_files_options
 def package(
     job_file: Path,
     output: Path | None,

@@ -17,6 +17,7 @@ from firesteel.client.cli.arguments import (
     definitions_option,
     find_cluster,
     listed,
+    python_files_options,
 )
 from firesteel.client.signals import INTERRUPTED, exiting, is_ending
 from firesteel.common.config import Configuration, options, parse_definitions
@@ -92,19 +93,7 @@ _parallelism = click.option(
 @definitions_option(
     "Set a configuration key of the job, and of the cluster of a local run. Repeatable."
 )
-@click.option(
-    "--py-files",
-    metavar="FILES",
-    help="Comma-separated .py, .zip and .whl files and directories to add to the job's sys.path.",
-)
-@click.option(
-    "--py-archives",
-    metavar="ARCHIVES",
-    help="Comma-separated archives to unpack in the job's directory: a.zip#dir,...",
-)
-@click.option(
-    "--py-requirements", metavar="FILE", help="A requirements.txt to install for the job."
-)
+@python_files_options
 @click.option(
     "--task-executors",
     type=click.IntRange(min=1),
