@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from aiohttp import web
@@ -44,6 +44,8 @@ from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.credentials import BEARER
 from firesteel.common.security.roles import Identity
 from firesteel.common.security.security import Security
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 KEPT_S = 0.25  # answers that all viewers share
 REVOKED_KEPT_S = 1.0
@@ -127,7 +129,7 @@ class Gateway:
         """Returns who made the request; None without security."""
         return request.get(IDENTITY)
 
-    def metadata(self, request: web.Request) -> tuple[tuple[str, str], ...]:
+    def metadata(self, request: web.Request) -> Metadata:
         """The token and the address of the caller, and the token of this process, which vouches for
         the address.
         """

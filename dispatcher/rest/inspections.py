@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.gateway import Gateway, Metadata
 from dispatcher.rest.requests import Refusal
 from firesteel._proto import inspections_pb2
 from firesteel.common.inspections import (
@@ -20,8 +20,6 @@ from firesteel.common.rpc.convert import FLAME_GRAPH, SAMPLED_ROWS, TASK_INSPECT
 
 ANSWER_S = 15.0  # beyond the time that the inspection itself takes
 DUMP_TIMEOUT_S = 15.0
-
-Metadata = tuple[tuple[str, str], ...]
 
 
 class FlameGraphType(Enum):

@@ -44,6 +44,14 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
     return value or ""
 
 
+def flag_of(body: Mapping[str, Any], name: str) -> bool:
+    """Returns false if there is none."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Refusal(400, f"{name} must be true or false, not {value!r}")
+    return bool(value)
+
+
 def choice_of(request: web.Request, name: str, allowed: Sequence[str]) -> str:
     """Returns the query's value; the first one that is allowed if it is missing or empty."""
     text = request.query.get(name) or allowed[0]

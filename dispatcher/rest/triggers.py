@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TypeAlias
 
 import grpc
 from aiohttp import web
 
-from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.gateway import Gateway, Metadata
 from dispatcher.rest.requests import Refusal
 from firesteel._proto import job_master_pb2
 from firesteel.common.ids import is_id
@@ -24,8 +23,6 @@ _PAUSE_S = 0.3
 _LOST_AFTER_S = 5.0  # a call that is interrupted later was received
 _ADOPT_S = 2.0  # a poll does not wait longer for the JobMaster's answer
 _AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-
-Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 
 async def taken(

@@ -11,7 +11,7 @@ from dispatcher.rest import triggers
 from dispatcher.rest.firesteel.shown import Json
 from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
 from dispatcher.rest.operations import reason_for_failure
-from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
+from dispatcher.rest.requests import Handler, Refusal, flag_of, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
 
@@ -42,7 +42,7 @@ class ActionRoutes:
                 savepoint=True,
                 directory=text_of(body, "directory"),
                 stop=True,
-                drain=bool(body.get("drain")),
+                drain=flag_of(body, "drain"),
             ),
         )
 

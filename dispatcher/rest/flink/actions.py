@@ -13,7 +13,7 @@ from dispatcher.rest.flink.shown import Json, answer
 from dispatcher.rest.flink.throwables import failure_cause
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.operations import reason_for_failure
-from dispatcher.rest.requests import Handler, Refusal, json_body, text_of
+from dispatcher.rest.requests import Handler, Refusal, flag_of, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
 
@@ -54,7 +54,7 @@ class ActionRoutes:
                 savepoint=True,
                 directory=text_of(body, "targetDirectory"),
                 stop=True,
-                drain=bool(body.get("drain")),
+                drain=flag_of(body, "drain"),
             ),
         )
 
@@ -66,7 +66,7 @@ class ActionRoutes:
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
                 directory=text_of(body, "target-directory"),
-                stop=bool(body.get("cancel-job")),
+                stop=flag_of(body, "cancel-job"),
             ),
         )
 

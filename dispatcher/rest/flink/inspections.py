@@ -15,10 +15,9 @@ import grpc
 from aiohttp import web
 
 from dispatcher.rest.flink.shown import Json
-from dispatcher.rest.gateway import Gateway
+from dispatcher.rest.gateway import Gateway, Metadata
 from dispatcher.rest.inspections import (
     FlameGraphType,
-    Metadata,
     dump_threads,
     inspect,
     tree,

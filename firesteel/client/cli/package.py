@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from firesteel.client.cli.arguments import listed, python_files_options
+from firesteel.common.units import counted
 
 
 @click.command(
@@ -69,4 +70,4 @@ def package(
     )
     for name in names:
         click.echo(f"  {name}")
-    click.echo(f"{target}: {len(names)} files, {target.stat().st_size:,} bytes")
+    click.echo(f"{target}: {counted(len(names), 'file')}, {target.stat().st_size:,} bytes")

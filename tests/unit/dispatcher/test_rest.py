@@ -224,6 +224,19 @@ async def test_no_route_fails_over_a_malformed_request(number: int, rest, keys) 
         assert status != 500 or "ResourceManager" in str(answer), (route, answer)
 
 
+@pytest.mark.parametrize(
+    ("route", "name"),
+    [
+        (f"POST /jobs/{ENDED}/stop", "drain"),
+        (f"POST /jobs/{ENDED}/savepoints", "cancel-job"),
+        (f"POST /firesteel/v1/jobs/{ENDED}/stop", "drain"),
+    ],
+)
+async def test_text_is_not_taken_for_true(route: str, name: str, rest, keys) -> None:
+    answer = await _call(rest, route, keys.token(), json={name: "false"})
+    assert answer == (400, {"errors": [f"{name} must be true or false, not 'false'"]})
+
+
 async def test_jobs_are_shown_as_flink_shows_them(rest, keys) -> None:
     token = keys.token()
     status, answer = await _call(rest, "GET /v1/jobs/overview", token, json={})
