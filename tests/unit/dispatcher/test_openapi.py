@@ -18,20 +18,18 @@ from dispatcher.rest.openapi.shapes import maybe, schema
 from firesteel._proto import job_master_pb2
 from firesteel.client.job_details import (
     Activity,
-    Attempt,
-    CheckpointDetails,
     JobDetails,
     JobOverview,
     OperatorDetails,
     StatusChange,
     Subtask,
     SubtaskCheckpoint,
-    Vertex,
 )
 from firesteel.common.security.access import ROUTES
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import JobStatus
 from firesteel.common.task_metrics import Choice, TaskMetrics
 from firesteel.errors import ErrorInfo
+from tests.job_details import attempt, checkpoint, vertex
 
 _PYTHON = {
     "string": str,
@@ -72,20 +70,8 @@ def answer_schema(route: str) -> dict[str, Any]:
 
 
 ERROR = ErrorInfo(summary="x", timestamp_ms=3, task_name="map (1/1)#0")
-CHECKPOINT = CheckpointDetails(
-    checkpoint_id=1,
+CHECKPOINT = checkpoint(
     savepoint=True,
-    state="COMPLETED",
-    triggered_ms=1,
-    duration_ms=2,
-    size_bytes=3,
-    acknowledged=1,
-    tasks=1,
-    failure="",
-    start_delay_ms=0.5,
-    alignment_ms=0.5,
-    sync_ms=0.5,
-    async_ms=0.5,
     subtasks=(
         SubtaskCheckpoint(
             task="m", size_bytes=1, start_delay_ms=1.0, alignment_ms=1.0, sync_ms=1.0, async_ms=1.0
@@ -93,23 +79,10 @@ CHECKPOINT = CheckpointDetails(
     ),
     path="/s",
 )
-ATTEMPT = Attempt(
-    attempt_id="a",
-    number=0,
-    state=ExecutionState.RUNNING,
-    host="h",
-    task_executor_id="t",
-    slot_index=0,
-    entered_ms={ExecutionState.RUNNING: 1},
-    metrics=TaskMetrics(watermark_us=5_000, busy_ms=1.0),
-    error=ERROR,
-)
-VERTEX = Vertex(
+ATTEMPT = attempt(metrics=TaskMetrics(watermark_us=5_000, busy_ms=1.0), error=ERROR)
+VERTEX = vertex(
     vertex_id="v",
-    name="map",
     parallelism=2,
-    max_parallelism=128,
-    slot_sharing_group="default",
     operators=(
         OperatorDetails(
             operator_id="o",

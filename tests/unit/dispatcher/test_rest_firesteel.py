@@ -20,41 +20,22 @@ from firesteel.client.job_details import (
     JobDetails,
     JobOverview,
     StatusChange,
-    Subtask,
     Vertex,
 )
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
+from tests import job_details
 
 JOB = "a" * 32
 
 
 def attempt(state: ExecutionState = ExecutionState.RUNNING, **metrics: float) -> Attempt:
-    return Attempt(
-        attempt_id="x",
-        number=0,
-        state=state,
-        host="h",
-        task_executor_id="t",
-        slot_index=0,
-        entered_ms={state: 1},
-        metrics=TaskMetrics(**metrics),
-        error=None,
-    )
+    return job_details.attempt(state=state, entered_ms={state: 1}, metrics=TaskMetrics(**metrics))
 
 
 def vertex(*attempts: Attempt, vertex_id: str = "v") -> Vertex:
-    return Vertex(
-        vertex_id=vertex_id,
-        name="map",
-        parallelism=len(attempts),
-        max_parallelism=128,
-        slot_sharing_group="default",
-        operators=(),
-        subtasks=tuple(Subtask(index=i, attempts=(a,)) for i, a in enumerate(attempts)),
-        input_vertex_ids=(),
-    )
+    return job_details.vertex(*attempts, vertex_id=vertex_id)
 
 
 def details(*vertices: Vertex, **changes: object) -> JobDetails:

@@ -44,16 +44,15 @@ from firesteel.common.rpc.process_info import ProcessInfo
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
+from tests import job_details
 
 NOW_MS = 100_000
 
 
 def attempt(index: int, **changes: Any) -> Attempt:
-    made = Attempt(
+    made = job_details.attempt(
         attempt_id=f"{index:032x}",
         number=1,
-        state=ExecutionState.RUNNING,
-        host="worker",
         task_executor_id="e1",
         slot_index=index,
         entered_ms={
@@ -62,24 +61,13 @@ def attempt(index: int, **changes: Any) -> Attempt:
             ExecutionState.RUNNING: 4000,
         },
         metrics=TaskMetrics(records_in=100 * (index + 1), busy_ms=800, idle_ms=1200),
-        error=None,
     )
     return replace(made, **changes)
 
 
 def vertex(*attempts: Attempt, **changes: Any) -> Vertex:
-    made = Vertex(
-        vertex_id="b" * 32,
-        name="Map",
-        parallelism=len(attempts),
-        max_parallelism=128,
-        slot_sharing_group="default",
-        operators=(),
-        subtasks=tuple(Subtask(index=i, attempts=(a,)) for i, a in enumerate(attempts)),
-        input_vertex_ids=("a" * 32,),
-        input_partitioners=("HASH",),
-    )
-    return replace(made, **changes)
+    inputs = {"input_vertex_ids": ("a" * 32,), "input_partitioners": ("HASH",)}
+    return job_details.vertex(*attempts, **(inputs | changes))
 
 
 def details(*vertices: Vertex, **changes: Any) -> JobDetails:
@@ -203,16 +191,12 @@ def checkpoint(**changes: Any) -> CheckpointDetails:
     part = SubtaskCheckpoint(
         task="Map (2/2)#1", size_bytes=10, vertex_id="b" * 32, subtask=1, **times
     )
-    made = CheckpointDetails(
+    made = job_details.checkpoint(
         checkpoint_id=7,
-        savepoint=False,
         state="COLLECTING",
-        triggered_ms=1000,
         duration_ms=20,
         size_bytes=10,
-        acknowledged=1,
         tasks=2,
-        failure="",
         subtasks=(part,),
         **times,
     )

@@ -29,13 +29,10 @@ from firesteel.client.job_details import (
     CLUSTER_OVERVIEW,
     JOB_DETAILS,
     JOB_OVERVIEW,
-    Attempt,
-    CheckpointDetails,
     ClusterOverview,
     JobDetails,
     JobOverview,
     StatusChange,
-    Subtask,
     TaskExecutorOverview,
     Vertex,
 )
@@ -46,6 +43,7 @@ from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
+from tests.job_details import attempt, checkpoint, vertex
 
 JOB, SOURCE, SINK, EXECUTOR = ("a" * 32, "b" * 32, "c" * 32, "d" * 32)
 TRIGGER, FAILING = "1" * 32, "2" * 32
@@ -54,49 +52,17 @@ CHECKPOINT = "s3://checkpoints/aaaa/chk-1"
 HOST = "127.0.0.1"
 
 
-def vertex(vertex_id: str, *inputs: str) -> Vertex:
-    attempt = Attempt(
-        attempt_id="e" * 32,
-        number=1,
-        state=ExecutionState.RUNNING,
-        host="worker",
-        task_executor_id=EXECUTOR,
-        slot_index=0,
-        entered_ms={ExecutionState.CREATED: 1000, ExecutionState.RUNNING: 2000},
-        metrics=TaskMetrics(records_in=10, records_out=20, busy_ms=800, idle_ms=200),
-        error=None,
-    )
-    return Vertex(
+def running(vertex_id: str, *inputs: str) -> Vertex:
+    return vertex(
+        attempt(
+            number=1,
+            task_executor_id=EXECUTOR,
+            entered_ms={ExecutionState.CREATED: 1000, ExecutionState.RUNNING: 2000},
+            metrics=TaskMetrics(records_in=10, records_out=20, busy_ms=800, idle_ms=200),
+        ),
         vertex_id=vertex_id,
-        name="Map",
-        parallelism=1,
-        max_parallelism=128,
-        slot_sharing_group="default",
-        operators=(),
-        subtasks=(Subtask(index=0, attempts=(attempt,)),),
         input_vertex_ids=inputs,
         input_partitioners=("HASH",) * len(inputs),
-    )
-
-
-def checkpoint(
-    checkpoint_id: int, *, path: str = "", savepoint: bool = False, state: str = "COMPLETED"
-) -> CheckpointDetails:
-    return CheckpointDetails(
-        checkpoint_id=checkpoint_id,
-        savepoint=savepoint,
-        state=state,
-        triggered_ms=5000,
-        duration_ms=10,
-        size_bytes=100,
-        acknowledged=1,
-        tasks=1,
-        failure="",
-        start_delay_ms=0,
-        alignment_ms=0,
-        sync_ms=0,
-        async_ms=0,
-        path=path,
     )
 
 
@@ -106,7 +72,7 @@ DETAILS = JobDetails(
     status=JobStatus.RUNNING,
     start_ms=500,
     entered_ms=(StatusChange(JobStatus.CREATED, 500), StatusChange(JobStatus.RUNNING, 1000)),
-    vertices=(vertex(SOURCE), vertex(SINK, SOURCE)),
+    vertices=(running(SOURCE), running(SINK, SOURCE)),
     exceptions=(
         ErrorInfo(
             summary="ValueError: bad row",
@@ -116,9 +82,9 @@ DETAILS = JobDetails(
         ),
     ),
     checkpoints=(
-        checkpoint(3, state="COLLECTING"),
-        checkpoint(2, path=SAVEPOINT, savepoint=True),
-        checkpoint(1, path=CHECKPOINT),
+        checkpoint(checkpoint_id=3, state="COLLECTING"),
+        checkpoint(checkpoint_id=2, path=SAVEPOINT, savepoint=True, triggered_ms=5000),
+        checkpoint(checkpoint_id=1, path=CHECKPOINT, triggered_ms=5000),
     ),
 )
 CLUSTER = ClusterOverview(
