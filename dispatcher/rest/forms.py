@@ -29,8 +29,12 @@ async def parts(request: web.Request) -> AsyncIterator[BodyPartReader]:
 
 
 async def chunks(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while chunk := await part.read_chunk(_CHUNK_BYTES):
-        yield chunk
+    """Raises Refusal for a field that cannot be read."""
+    try:
+        while chunk := await part.read_chunk(_CHUNK_BYTES):
+            yield chunk
+    except ValueError as error:
+        raise Refusal(400, f"the field {part.name} cannot be read: {error}") from None
 
 
 async def text(part: BodyPartReader) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import grpc
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from dispatcher.rest.firesteel.programs import ProgramRoutes
 from dispatcher.rest.firesteel.routes import FiresteelRoutes
@@ -144,6 +145,8 @@ class RestServer:
             return _errors(refusal.status, str(refusal))
         except web.HTTPRequestEntityTooLarge as error:
             return _errors(413, error.text or error.reason)
+        except HttpProcessingError as error:  # within a form
+            return _errors(400, f"the request cannot be read: {error.message}")
         except web.HTTPException as error:
             return _errors(error.status, f"{request.method} {request.path}: {error.reason}")
         except grpc.aio.AioRpcError as error:

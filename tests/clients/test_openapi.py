@@ -51,4 +51,4 @@ def test_no_request_makes_the_server_fail(role: Role, jobs: Jobs, tmp_path: Path
         cwd=tmp_path,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import firesteel
-from dispatcher.rest.openapi.routes import DESCRIBED, JSON, Route
+from dispatcher.rest.openapi.routes import DESCRIBED, JSON, TEXT, Route
 from dispatcher.rest.openapi.shapes import Schema, schema
 from firesteel.common.security.access import ROUTES, Access
 
 FILES = re.compile(r"GET /(app|vendor|app\.css|favicon\.svg)?(/|$)")  # of the dashboard
-_FLINKS = Route(summary="As in Flink 2.3.", answer={})
+_LOGS = re.compile(r"/(log|stdout|logs/{file})$")
+_FLINKS = Route(summary="As in Flink 2.3.", answer=object, status="2XX")
 _ERRORS = {"errors": [str]}
 
 
@@ -41,7 +43,7 @@ def document() -> dict[str, Any]:
 
 
 def _operation(route: str, path: str, access: Access) -> Schema:
-    described = DESCRIBED.get(route, _FLINKS)
+    described = DESCRIBED.get(route) or replace(_FLINKS, media=TEXT if _LOGS.search(path) else JSON)
     names = re.findall(r"{(\w+)}", path)
     operation: Schema = {
         "summary": described.summary,

@@ -9,6 +9,7 @@ from typing import Any, Final
 from dispatcher.rest.openapi.shapes import Shape, maybe
 
 JSON, EVENTS, HTML = "application/json", "text/event-stream", "text/html"
+TEXT = "text/plain"
 
 _ID = str
 _AMOUNTS = {"records_in": int, "records_out": int, "bytes_in": int, "bytes_out": int}
@@ -107,7 +108,7 @@ class Route:
 
     summary: str
     answer: Shape = None  # None: no content
-    status: int = 200
+    status: int | str = 200  # 2XX: any of these
     media: str = JSON
     query: Mapping[str, type] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
@@ -255,7 +256,7 @@ DESCRIBED: Final[Mapping[str, Route]] = {
         ),
         ("GET", "jobs/{job}/logs"): Route(
             summary="Streams log lines, each as an event with time_ms, level, source and text.",
-            answer=str,
+            answer=object,
             media=EVENTS,
             query={"follow": bool, "level": str, "text": str, "task": str, "lines": int},
         ),

@@ -2,8 +2,9 @@
 
     {"id": str, "end_ms": maybe(int), "tasks": {str: int}, "inputs": [str]}
 
-A type stands for any value of it. A list has one shape, that of its elements. A dict whose only key
-is `str` is a map; any other one is an object with these properties, and perhaps more.
+A type stands for any value of it, and `object` for any value. A list has one shape, that of its
+elements. A dict whose only key is `str` is a map; any other one is an object with these properties,
+and perhaps more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def maybe(shape: Shape) -> Shape:
 def schema(shape: Shape) -> Schema:
     match shape:
         case type():
-            return {"type": _TYPES[shape]}
+            return {"type": _TYPES[shape]} if shape is not object else {}
         case _Maybe(of):
             inner = schema(of)
             if isinstance(inner.get("type"), str):

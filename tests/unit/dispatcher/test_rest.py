@@ -237,6 +237,14 @@ async def test_text_is_not_taken_for_true(route: str, name: str, rest, keys) -> 
     assert answer == (400, {"errors": [f"{name} must be true or false, not 'false'"]})
 
 
+@pytest.mark.parametrize("route", ["POST /firesteel/v1/jobs", "POST /jars/upload"])
+async def test_a_malformed_form_is_refused(route: str, rest, keys) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    form = io.BytesIO(b"--b\r\n[]--b--\r\n")
+    status, answer = await _call(rest, route, keys.token(), data=form, headers=headers)
+    assert (status, list(answer)) == (400, ["errors"])
+
+
 async def test_jobs_are_shown_as_flink_shows_them(rest, keys) -> None:
     token = keys.token()
     status, answer = await _call(rest, "GET /v1/jobs/overview", token, json={})
