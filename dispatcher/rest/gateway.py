@@ -47,7 +47,7 @@ from firesteel.common.security.security import Security
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
-KEPT_S = 0.25  # answers that all viewers share
+KEPT_S = 0.5  # answers that all viewers share
 REVOKED_KEPT_S = 1.0
 CALL_TIMEOUT_S = 10.0
 _REVOKED_TIMEOUT_S = 2.0
