@@ -1,0 +1,1 @@
+"""Descriptions of sources and sinks of Apache Kafka. They open no connection."""
