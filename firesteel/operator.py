@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from firesteel.common.operator_messages import HeldSplit
+from firesteel.common.task_metrics import TopicProgress
 from firesteel.elements import StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 
@@ -180,6 +181,16 @@ class RuntimeContext(Protocol):
 
     def counter(self, name: str) -> Counter:
         """Returns a counter, exposed as flink_taskmanager_job_task_operator_<name>."""
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """Exposes what `read` returns as flink_taskmanager_job_task_operator_<name>. Another thread
+        calls it every second. The last gauge of a name counts.
+        """
+
+    def show_topics(self, read: Callable[[], TopicProgress]) -> None:
+        """Shows the progress of an operator that reads or writes topics: in `firesteel show`, on
+        the dashboard and as metrics. Another thread calls `read` every second.
+        """
 
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
         """Counts the time inside the `with` block as Spark's or Python's, excluding emission."""

@@ -233,14 +233,16 @@ GROUPS = (
         "flink_taskmanager_job_task_operator_",
         "Operators",
         (*_TASK_LABELS, "operator_id", "operator_name"),
-        "An operator has only the metrics that apply to it, and the counters that your functions"
-        " and operators create with `context.counter(name)`.",
+        "An operator has only the metrics that apply to it, and those that your functions and"
+        " operators create with `context.counter(name)` and `context.gauge(name, read)`.",
         {
             "numRecordsIn": "Rows received.",
             "numRecordsOut": "Rows emitted.",
             "numRecordsInPerSecond": "Rate of rows received.",
             "numRecordsOutPerSecond": "Rate of rows emitted.",
             "numLateRecordsDropped": "Late rows that windows, joins or `drop_duplicates` dropped.",
+            "pendingRecords": "Of a Kafka source: the lag of all partitions of the task, in"
+            " offsets.",
             "numLateVersions": "Late versions of `as_of_join`.",
             "numMalformedRecordsDropped": 'Rows dropped by `malformed="drop"`.',
             "numRecordsReadByArrow": "Rows of files that Arrow has read instead of Spark.",
@@ -256,6 +258,33 @@ GROUPS = (
             "pausedTimeMsPerSecond": "Time paused for watermark alignment per second (ms).",
             "watermarkLag": "Of a source: difference between the clock and its event time (ms).",
             **_ROCKSDB,
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_job_task_operator_KafkaSourceReader_",
+        "Kafka sources",
+        (*_TASK_LABELS, "operator_id", "operator_name"),
+        "Kafka sources also have `pendingRecords`.",
+        {
+            "KafkaConsumer_records_lag_max": "The largest lag of a partition of the task.",
+            "KafkaConsumer_assigned_partitions": "Partitions that the task reads.",
+            "KafkaConsumer_fetch_throttle_time_max": "By how long brokers currently delay the"
+            " task's requests because of a quota (ms).",
+            "pausedPartitions": "Partitions that are paused until downstream operators have"
+            " caught up.",
+            "commitsSucceeded": "Commits of offsets to the consumer group.",
+            "commitsFailed": "Commits of offsets that failed. The next one includes their offsets.",
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_job_task_operator_KafkaSourceReader_topic_partition_",
+        "Partitions of Kafka sources",
+        (*_TASK_LABELS, "operator_id", "operator_name", "topic", "partition"),
+        "Each task exposes the partitions with the largest lags, at most 100.",
+        {
+            "currentOffset": "Offset of the next record.",
+            "committedOffset": "Offset that was last committed to the consumer group.",
+            "recordsLag": "Offsets from the next record to the end of the partition.",
         },
     ),
     MetricGroup("flink_jobmanager_Status_JVM_", "Processes of masters", ("host",), "", _PROCESS),

@@ -35,7 +35,7 @@ from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.security.job_keys import JobKeys
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import Choice, TaskMetrics
+from firesteel.common.task_metrics import Choice, PartitionProgress, TaskMetrics, TopicProgress
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped, valid_text
 
@@ -67,6 +67,8 @@ def plan_text(plan: str) -> str:
 _MAX_PLAN_CHARS = 100_000
 _NO_WATERMARK = -(2**63)
 Wire(Choice, common_pb2.Choice, codecs={"reason": Codec(plan_text)})
+Wire(PartitionProgress, common_pb2.PartitionProgress)
+Wire(TopicProgress, common_pb2.TopicProgress)
 TASK_METRICS = Wire(
     TaskMetrics,
     common_pb2.TaskMetrics,

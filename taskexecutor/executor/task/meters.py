@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.task_metrics import TaskMetrics, TopicProgress
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from taskexecutor.executor.task.metrics import (
     RECORDS_READ,
@@ -110,14 +110,15 @@ class TaskMeters:
             if times.size_bytes is not None:
                 task("stateSize", times.size_bytes)
         for operator in group.operators:
-            samples.extend(self._operator_samples(operator, rates))
+            topics = metrics.topics.get(operator.operator_id)
+            samples.extend(self._operator_samples(operator, rates, topics))
         if lag_ms is not None and not group.gates:  # the first operator is a source
             source = self._operator_labels(group.operators[0])
             samples.append(MetricSample(f"{OPERATOR_PREFIX}watermarkLag", source, lag_ms))
         return samples
 
     def _operator_samples(
-        self, operator: OperatorMetrics, rates: dict[str, float]
+        self, operator: OperatorMetrics, rates: dict[str, float], topics: TopicProgress | None
     ) -> Iterable[MetricSample]:
         labels = self._operator_labels(operator)
         values: dict[str, float] = {
@@ -141,9 +142,14 @@ class TaskMeters:
         values.update(
             {name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ}
         )
+        values.update({name: read() for name, read in list(operator.gauges.items())})
         values.update(operator.state_statistics())
+        if topics is not None and topics.assigned_partitions:
+            values.update(_of_topics(topics))
         for name, value in values.items():
             yield MetricSample(OPERATOR_PREFIX + name, labels, value)
+        if topics is not None:
+            yield from _of_partitions(topics, labels)
 
     def _operator_labels(self, operator: OperatorMetrics) -> dict[str, str]:
         return {
@@ -183,6 +189,29 @@ def _cumulative(metrics: TaskMetrics, operators: Sequence[OperatorMetrics]) -> d
         values[f"in {operator.operator_id}"] = operator.records_taken
         values[f"out {operator.operator_id}"] = operator.records_out
     return values
+
+
+def _of_topics(topics: TopicProgress) -> dict[str, float]:
+    """Returns the metrics of a source of topics under the names of Flink's Kafka source."""
+    consumer = "KafkaSourceReader_KafkaConsumer_"
+    return {
+        "pendingRecords": topics.pending_records,
+        f"{consumer}records_lag_max": topics.largest_lag,
+        f"{consumer}assigned_partitions": topics.assigned_partitions,
+        f"{consumer}fetch_throttle_time_max": topics.throttle_ms,
+        "KafkaSourceReader_pausedPartitions": topics.paused_partitions,
+    }
+
+
+def _of_partitions(topics: TopicProgress, labels: Mapping[str, str]) -> Iterator[MetricSample]:
+    prefix = f"{OPERATOR_PREFIX}KafkaSourceReader_topic_partition_"
+    for each in topics.partitions:
+        of = {**labels, "topic": each.topic, "partition": str(each.partition)}
+        yield MetricSample(f"{prefix}currentOffset", of, each.current_offset)
+        if each.committed_offset is not None:
+            yield MetricSample(f"{prefix}committedOffset", of, each.committed_offset)
+        if each.lag is not None:
+            yield MetricSample(f"{prefix}recordsLag", of, each.lag)
 
 
 def _buffers(group: TaskMetricGroup) -> Iterator[tuple[str, float]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.task_metrics import TaskMetrics, TopicProgress
 from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.task.interfaces import InputGate, ResultPartition
@@ -63,6 +63,8 @@ class OperatorMetrics:
     records_in: int = 0
     records_out: int = 0
     counters: dict[str, OperatorCounter] = field(default_factory=dict)
+    gauges: dict[str, Callable[[], float]] = field(default_factory=dict)
+    topics: Callable[[], TopicProgress] | None = None  # None: it neither reads nor writes topics
     bundles: int = 0
     bundle_records: int = 0
     last_bundle_records: int = 0
@@ -149,6 +151,7 @@ class TaskMetricGroup:
             choices={
                 o.operator_id: choice for o in shown if (choice := o.plan_counts.choice) is not None
             },
+            topics={o.operator_id: o.topics() for o in self.operators if o.topics is not None},
             aligning_ms=sum(
                 o.watermark_alignment.stopped_ms
                 for o in self.operators

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.common.metric_reference import GROUPS
+from firesteel.common.metric_reference import GROUPS, documents
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import PartitionProgress, TaskMetrics, TopicProgress
 from firesteel.elements import MAX_TIMESTAMP_US, EndOfData, EndOfPartition, Watermark
 from firesteel.testing import Journal, RecordingOperator
 from taskexecutor.executor.task.meters import TaskMeters
@@ -263,3 +264,53 @@ def test_the_records_that_a_source_read_count_as_received() -> None:
     for name, value in (("numRecordsIn", 17), ("numRecordsInPerSecond", 5)):
         assert [v for n, v in seen if n == name] == [value]
         assert [v for n, v in seen if n == f"operator_{name}"] == [value]
+
+
+def test_gauges_and_topics_are_exposed_under_the_names_of_flink() -> None:
+    run = Run(vertex(operator("x", ())), {})
+    group = TaskMetricGroup(run.config.info, TaskClock(Clock()))
+    source = group.operator("id", "Source: x")
+    source.gauges["buffered"] = lambda: 5.0
+    source.topics = lambda: TopicProgress.of(
+        [
+            PartitionProgress("a", 1, 70, 60, 100, True),
+            PartitionProgress("a", 0, 40, None, 41),
+            PartitionProgress("b", 0, 40),
+        ],
+        throttle_ms=30.0,
+    )
+    prefix = "flink_taskmanager_job_task_operator_"
+    samples = [s for s in TaskMeters(group, lambda: 0.0).samples() if s.name.startswith(prefix)]
+    seen = {
+        (s.name.removeprefix(prefix), *(s.labels[k] for k in ("topic", "partition") if k in s.labels)): s.value
+        for s in samples
+    }  # fmt: skip
+    reader, partition = "KafkaSourceReader_", "KafkaSourceReader_topic_partition_"
+    assert seen["buffered",] == 5
+    assert seen["pendingRecords",] == 31
+    assert seen[reader + "KafkaConsumer_records_lag_max",] == 30
+    assert seen[reader + "KafkaConsumer_assigned_partitions",] == 3
+    assert seen[reader + "KafkaConsumer_fetch_throttle_time_max",] == 30
+    assert seen[reader + "pausedPartitions",] == 1
+    assert {key: value for key, value in seen.items() if len(key) == 3} == {
+        (partition + "currentOffset", "a", "0"): 40,
+        (partition + "currentOffset", "a", "1"): 70,
+        (partition + "currentOffset", "b", "0"): 40,
+        (partition + "committedOffset", "a", "1"): 60,
+        (partition + "recordsLag", "a", "0"): 1,
+        (partition + "recordsLag", "a", "1"): 30,
+    }
+    assert all(documents(s.name) for s in samples if not s.name.endswith("buffered"))
+
+
+def test_a_task_shows_the_partitions_with_the_largest_lags() -> None:
+    def read(task: int) -> TopicProgress:
+        offsets = range(task, 1_000, 2)
+        return TopicProgress.of(PartitionProgress("a", n, 0, None, n) for n in offsets)
+
+    progress = read(0)
+    assert (progress.assigned_partitions, progress.largest_lag) == (500, 998)
+    assert [each.partition for each in progress.partitions] == list(range(800, 1_000, 2))
+    both = TaskMetrics(topics={"id": progress}) + TaskMetrics(topics={"id": read(1)})
+    assert both.topics["id"].pending_records == sum(range(1_000))
+    assert [each.partition for each in both.topics["id"].partitions] == list(range(900, 1_000))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from firesteel.common.operator_messages import FromOperator
+from firesteel.common.task_metrics import TopicProgress
 from firesteel.operator import TaskInfo, TimerService
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.metrics import PLAN_INTERVAL_S, OperatorCounter, OperatorMetrics
@@ -84,6 +85,12 @@ class OperatorContext:
 
     def counter(self, name: str) -> OperatorCounter:
         return self._metrics.counter(name)
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        self._metrics.gauges[name] = read
+
+    def show_topics(self, read: Callable[[], TopicProgress]) -> None:
+        self._metrics.topics = read
 
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
         return self._spans[kind]
