@@ -252,6 +252,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "configuration-access.md": access,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),
+    "metrics-kafka.md": lambda: _wrapped(metric_reference.kafka_markdown()),
 }
 
 

@@ -1,11 +1,12 @@
 """The metrics of all processes with their meanings.
 
-`markdown` returns docs/reference/metrics.md.
+`markdown` returns docs/reference/metrics.md, and `kafka_markdown` the page of Kafka's metrics.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _HEAD = """\
@@ -13,7 +14,16 @@ _HEAD = """\
 
 Every process serves its metrics for Prometheus ([monitor jobs](../how-to/monitor.md)). Names and
 labels are those of Flink. All metrics are gauges. Every series has a label `cluster`: the id of the
-cluster in `cluster.json`, or else `high-availability.cluster-id`.
+cluster in `cluster.json`, or else `high-availability.cluster-id`. [Metrics of
+Kafka](metrics-kafka.md) are on a separate page.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/metric_reference.py`.
+"""
+_KAFKA_HEAD = """\
+# Metrics of Kafka
+
+Names and labels are those of Flink's connector, so its boards and alerts find them. Operators that
+read or write topics also have the [metrics of all operators](metrics.md).
 
 `scripts/reference_pages.py` generates this page from `firesteel/common/metric_reference.py`.
 """
@@ -362,8 +372,17 @@ def documents(name: str) -> bool:
 
 def markdown() -> str:
     """Returns the page, in lines of any length."""
-    parts = [_HEAD]
-    for group in GROUPS:
+    return _page(_HEAD, [group for group in GROUPS if "Kafka" not in group.prefix])
+
+
+def kafka_markdown() -> str:
+    """Returns the page of Kafka's metrics, in lines of any length."""
+    return _page(_KAFKA_HEAD, [group for group in GROUPS if "Kafka" in group.prefix])
+
+
+def _page(head: str, groups: Sequence[MetricGroup]) -> str:
+    parts = [head]
+    for group in groups:
         labels = ", ".join(f"`{label}`" for label in group.labels)
         parts.append(f"\n## {group.title}\n\nPrefix `{group.prefix}`, labels {labels}.")
         parts.append(f" {group.text}\n\n" if group.text else "\n\n")

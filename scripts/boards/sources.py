@@ -18,6 +18,8 @@ from scripts.boards.panels import (
     rate_of_operators,
 )
 
+READER = f"{OPERATOR}KafkaSourceReader_"
+
 BOARD = Board(
     uid="firesteel-sources",
     title="Firesteel: sources and lag",
@@ -68,6 +70,56 @@ BOARD = Board(
                 ("Files left", "Files", "short", "pendingFiles"),
                 ("Splits left", "Number", "short", "unassignedSplits"),
             )
+        ],
+        "Kafka": [
+            by_operator(
+                "Lag",
+                "Records from the next one to the end of all partitions of each source.",
+                "short",
+                f"{OPERATOR}pendingRecords@",
+            ),
+            Panel(
+                title="Largest lags",
+                description="The ten partitions with the largest lags.",
+                unit="short",
+                queries={
+                    "{{topic}}/{{partition}}": "topk(10, max by (job_name, topic, partition)"
+                    f" ({READER}topic_partition_recordsLag@))"
+                },
+            ),
+            Panel(
+                title="Not committed",
+                description="Offsets that a source has read since the last commit to its consumer"
+                " group. A commit follows each checkpoint.",
+                unit="short",
+                queries={
+                    BY_OPERATOR: "sum by (job_name, operator_name)"
+                    f" ({READER}topic_partition_currentOffset@"
+                    f" - {READER}topic_partition_committedOffset@)"
+                },
+            ),
+            rate_of_operators(
+                "Failed commits",
+                "Commits of offsets per second that failed.",
+                "cps",
+                "KafkaSourceReader_commitsFailed",
+            ),
+            Panel(
+                title="Throttling",
+                description="By how long brokers delay the requests of a source because of a"
+                " quota.",
+                unit="ms",
+                queries={
+                    BY_OPERATOR: "max by (job_name, operator_name)"
+                    f" ({READER}KafkaConsumer_fetch_throttle_time_max@)"
+                },
+            ),
+            by_operator(
+                "Paused partitions",
+                "Partitions that are paused until downstream operators have caught up.",
+                "short",
+                f"{READER}pausedPartitions@",
+            ),
         ],
         "Event time": [
             Panel(

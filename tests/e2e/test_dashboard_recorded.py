@@ -413,6 +413,7 @@ def test_ten_thousand_subtasks_are_paged_and_sorted_by_the_server(
         return {
             "total": 10_000,
             "plans": {},
+            "topics": {},
             "subtasks": [
                 {"index": index, "attempts": attempts} for index in range(offset, offset + limit)
             ],
@@ -435,6 +436,32 @@ def test_ten_thousand_subtasks_are_paged_and_sorted_by_the_server(
     page.get_by_role("button", name="2 attempts of subtask 0 1 failed").click()
     expect(page.get_by_label("Traceback of the program")).to_have_text("<i>mine</i>")
     expect(page.get_by_text("FAILED after 2.0 s")).to_be_visible()
+
+
+def test_a_vertex_shows_how_far_its_topics_are_read(record: Callable[..., Recorded]) -> None:
+    operator = {"id": "o", "name": "Source: orders", "kind": "source", "group": 0}
+    partition = {"topic": "orders", "committed_offset": None, "end_offset": 2_000, "paused": False}
+    topics = {
+        "assigned_partitions": 900,
+        "pending_records": 1_234,
+        "failed_commits": 0,
+        "throttle_ms": 40.0,
+        "partitions": [
+            {**partition, "partition": 0, "current_offset": 1_500, "lag": 500},
+            {**partition, "partition": 1, "current_offset": 1_900, "lag": 100, "paused": True},
+        ],
+    }
+    route = f"jobs/{JOB}/vertices/{0:032x}"
+    answer = {"total": 0, "plans": {}, "topics": {"o": topics}, "subtasks": []}
+    tab = record({**answers_for(job(vertex(0, operators=[operator]))), route: lambda _: answer})
+    page = tab.open(f"/{route}")
+    expect(page.get_by_text("900 partitions, lag 1,234 records; the 2 with the")).to_be_visible()
+    expect(page.get_by_text("throttled by 40 ms")).to_be_visible()
+    rows = page.get_by_role("table", name="Partitions of Source: orders").locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("reading")
+    expect(rows.nth(1).get_by_role("cell")).to_have_text(
+        ["orders", "1", "1,900", "–", "2,000", "100", "paused"]
+    )
 
 
 def test_a_page_keeps_its_data_while_the_dispatcher_is_away(

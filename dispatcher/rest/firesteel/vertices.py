@@ -11,6 +11,7 @@ from dispatcher.rest.firesteel.shown import Json, error, shares, totals, waterma
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal, choice_of, count_of
 from firesteel.client.job_details import Attempt, JobDetails, Subtask, Vertex
+from firesteel.common.task_metrics import TopicProgress
 
 MAX_LIMIT = 1_000
 _SORTS: Mapping[str, Callable[[Subtask], Any]] = {
@@ -56,10 +57,26 @@ def page(vertex: Vertex, offset: int, limit: int, sort: str, descending: bool) -
         "name": vertex.name,
         "total": len(subtasks),
         "plans": {each.operator_id: each.plan for each in vertex.operators if each.plan},
+        "topics": {
+            operator_id: _topics(progress)
+            for operator_id, progress in vertex.metrics.topics.items()
+        },
         "subtasks": [
             {"index": each.index, "attempts": list(map(_attempt, each.attempts))}
             for each in subtasks[offset : offset + limit]
         ],
+    }
+
+
+def _topics(progress: TopicProgress) -> Json:
+    return {
+        "assigned_partitions": progress.assigned_partitions,
+        "paused_partitions": progress.paused_partitions,
+        "pending_records": progress.pending_records,
+        "largest_lag": progress.largest_lag,
+        "failed_commits": progress.failed_commits,
+        "throttle_ms": progress.throttle_ms,
+        "partitions": [{**each._asdict(), "lag": each.lag} for each in progress.partitions],
     }
 
 

@@ -87,6 +87,25 @@ _JOB = {
     "vertices": [_VERTEX],
     "edges": [{"source": _ID, "target": _ID, "records_per_s": maybe(float)}],
 }
+_TOPICS = {
+    "assigned_partitions": int,
+    "paused_partitions": int,
+    "pending_records": int,
+    "largest_lag": int,
+    "failed_commits": int,
+    "throttle_ms": float,
+    "partitions": [
+        {
+            "topic": str,
+            "partition": int,
+            "current_offset": int,
+            "committed_offset": maybe(int),
+            "end_offset": maybe(int),
+            "lag": maybe(int),
+            "paused": bool,
+        }
+    ],
+}
 _ATTEMPT = {
     "id": _ID,
     "number": int,
@@ -223,6 +242,7 @@ DESCRIBED: Final[Mapping[str, Route]] = {
                 "name": str,
                 "total": int,
                 "plans": {str: str},
+                "topics": {str: _TOPICS},
                 "subtasks": [{"index": int, "attempts": [_ATTEMPT]}],
             },
             query={"offset": int, "limit": int, "sort": str, "order": str},

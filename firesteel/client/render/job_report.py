@@ -23,6 +23,7 @@ from firesteel.client.render.tables import (
     state_text,
     vertex_names,
 )
+from firesteel.client.render.topics import topics
 from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 from firesteel.common.states import JobStatus
@@ -69,6 +70,8 @@ def job(
         yield _of_vertex(vertex, details.vertices, full=full)
         if vertex.subtasks:
             yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2), expand=False)
+            for part in topics(vertex, full=full):
+                yield Padding(part, (0, 0, 0, 2), expand=False)
     if full and (table := _choices(details.vertices)).row_count:
         yield ""
         yield Text("How operators run", style="bold")

@@ -33,8 +33,9 @@ from firesteel.common.high_availability.zookeeper.finder import Incumbent
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, Office
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.task_metrics import PartitionProgress, TaskMetrics, TopicProgress
 from firesteel.errors import ErrorInfo
+from tests import job_details
 
 JOB = "a" * 32
 
@@ -585,3 +586,40 @@ def test_show_checkpoints_lists_durations_and_failures() -> None:
     assert re.search(
         r"Map \(1/2\)#0 +2.0 KiB +4.5 ms", printed(render.checkpoints(shown, full=True))
     )
+
+
+def test_show_tells_how_far_topics_are_read() -> None:
+    def of_subtask(index: int) -> Attempt:
+        partitions = [
+            PartitionProgress("orders", n, 1_000 * n, 900 if n else None, 1_010 * n, n == 7)
+            for n in range(index, 12, 2)
+        ]
+        progress = TopicProgress.of(partitions, throttle_ms=40.0 * index, failed_commits=index)
+        return job_details.attempt(metrics=TaskMetrics(topics={"o": progress}))
+
+    source = OperatorDetails(
+        operator_id="o", uid="", name="Source: orders", kind="source", runs_on_spark=False, plan=""
+    )
+    vertex = job_details.vertex(of_subtask(0), of_subtask(1), operators=(source,))
+
+    def lines(*, full: bool) -> list[str]:
+        text = printed(render.job(replace(details(), vertices=(vertex,)), full=full))
+        shown = [" ".join(line.split()) for line in text.splitlines()]
+        return shown[next(i for i, line in enumerate(shown) if "12 partitions" in line) :]
+
+    first = [
+        "Source: orders: 12 partitions, lag 660 records, at most 110 in a partition",
+        "Throttled: because of a quota, brokers delay requests by 40 ms.",
+        "Paused: 1 partition, until the downstream operators have caught up.",
+        "1 commit of offsets to the consumer group failed. The job does not depend on them.",
+        "Topic Partition Next offset Committed End Lag",
+    ]
+    seventh = "orders 7 7,000 900 7,070 70 paused"
+    assert [line for line in lines(full=False) if line][:6] == [
+        *first,
+        "orders 4 4,000 900 4,040 40",
+    ]
+    assert seventh in lines(full=False)
+    assert lines(full=False)[-1] == "and 4 with smaller lags (see --full)"
+    assert "orders 0 0 - 0 0" in lines(full=True)
+    assert len([line for line in lines(full=True) if line.startswith("orders ")]) == 12

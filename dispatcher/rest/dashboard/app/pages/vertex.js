@@ -52,6 +52,7 @@ function Content({ job, vertex, poll, offset, query }) {
     <${Numbers} vertex=${vertex} />
     <${Work} time=${vertex.time} />
     <${Operators} vertex=${vertex} plans=${poll.data?.plans ?? {}} />
+    <${Topics} vertex=${vertex} topics=${poll.data?.topics ?? {}} />
     <${VertexCharts} job=${job} vertex=${vertex} detailed head=${html`<h2>Last hour</h2>`} />
     <${Subtasks} poll=${poll} vertex=${vertex} offset=${offset} query=${query} />`;
 }
@@ -199,6 +200,48 @@ function Operator({ operator, plan }) {
       <pre tabindex="0" aria-label=${`The plan of ${operator.name}`}>${plan}</pre></details>`
     }
   </div>`;
+}
+
+// ---- topics
+
+const PARTITION_COLUMNS = [
+  { key: "topic", title: "Topic", cell: ({ topic }) => topic },
+  { key: "partition", title: "Partition", align: "right", cell: ({ partition }) => partition },
+  { key: "current", title: "Next offset", align: "right", cell: (p) => format.exactCount(p.current_offset) },
+  {
+    key: "committed",
+    title: "Committed",
+    align: "right",
+    wide: true,
+    cell: (p) => format.exactCount(p.committed_offset),
+  },
+  { key: "end", title: "End", align: "right", wide: true, cell: (p) => format.exactCount(p.end_offset) },
+  { key: "lag", title: "Lag", align: "right", cell: (p) => format.exactCount(p.lag) },
+  {
+    key: "state",
+    title: "State",
+    cell: ({ paused }) => (paused ? html`<${Label} tone="warn">paused<//>` : "reading"),
+  },
+];
+
+function Topics({ vertex, topics }) {
+  return vertex.operators
+    .filter(({ id }) => topics[id]?.assigned_partitions)
+    .map(({ id, name }) => html`<${TopicsOfOperator} key=${id} id=${id} name=${name} progress=${topics[id]} />`);
+}
+
+function TopicsOfOperator({ id, name, progress }) {
+  const { partitions, assigned_partitions: assigned, failed_commits: failed, throttle_ms: throttle } = progress;
+  return html`<section class="card" aria-labelledby=${`topics-${id}`}>
+    <header><h2 id=${`topics-${id}`}>Topics of ${format.shortName(name)}</h2>
+      <span class="muted small">${format.exactCount(assigned)} partitions, lag ${format.exactCount(progress.pending_records)} records${
+        assigned > partitions.length && `; the ${partitions.length} with the largest lags`
+      }</span>
+      ${throttle > 0 && html`<${Label} tone="warn">throttled by ${format.duration(throttle)}<//>`}
+      ${failed > 0 && html`<${Label} tone="warn">${format.exactCount(failed)} commits of offsets failed<//>`}</header>
+    <${Table} caption=${`Partitions of ${name}`} columns=${PARTITION_COLUMNS} rows=${partitions}
+      rowKey=${(p) => `${p.topic} ${p.partition}`} />
+  </section>`;
 }
 
 // ---- subtasks
