@@ -17,7 +17,8 @@ ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 endif
 ARCHIVED := taskexecutor/executor/columnar/warm_up.py $(addprefix taskexecutor/executor/columnar/jvm/,archive.py code.py) \
 	$(wildcard taskexecutor/executor/columnar/jvm/java/org/apache/spark/unsafe/*.java)
-$(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
+KAFKA := $(addprefix tests/kafka/,pom.xml jars.sha256 distribution.py)
+$(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED) $(KAFKA)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 
 demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster

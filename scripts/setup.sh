@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv with everything that Firesteel needs: Python 3.11+, the packages of requirements.lock, the gRPC stubs, Java 17+; and
-# archives Spark's classes in ~/.cache/firesteel.
+# archives Spark's classes in ~/.cache/firesteel, where it also installs Apache Kafka for tests.
 # Safe to run again at any time; it does only what is missing. PYTHON=... chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -89,11 +89,21 @@ find_chromium() {
   apt_install chromium || true
 }
 
+# Only tests and benchmarks with Kafka need it.
+install_kafka() {
+  if ! command -v mvn >/dev/null && can_install; then
+    say "installing Maven"
+    apt_install maven || true
+  fi
+  $python -m tests.kafka.distribution || say "Apache Kafka is missing; tests that need it will fail"
+}
+
 make_venv
 install_packages
 generate_stubs
 find_java
 find_chromium
+install_kafka
 # Everything works without it, only slots start more slowly.
 $python -m taskexecutor.executor.columnar.jvm.archive || true
 touch $venv/.ready

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests.postgres import Postgres
 
 if TYPE_CHECKING:
+    from tests.kafka.broker import Kafka
     from tests.object_store import ObjectStore
     from tests.zookeeper import ZooKeeper
 
@@ -113,6 +114,15 @@ def zookeeper(no_leaks: None) -> Iterator[ZooKeeper]:
         yield servers
     finally:
         servers.close()
+
+
+@pytest.fixture(scope="session")
+def kafka(no_leaks: None) -> Iterator[Kafka]:
+    """A broker. Each test creates topics with unique names; none stops the broker."""
+    from tests.kafka.broker import Kafka
+
+    with Kafka() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""Apache Kafka for tests and benchmarks: real brokers, and an independent client."""
