@@ -26,6 +26,7 @@ from firesteel.client.job_output import write_to_stdout
 from firesteel.common import units
 from firesteel.common.states import ExecutionState
 from firesteel.common.task_metrics import TaskMetrics
+from firesteel.errors import ErrorInfo
 
 SHOWN_ID = 8  # characters of a job's id, which the verbs also accept
 PACE_WINDOW_S = 3.0  # rates are averages over this time
@@ -105,6 +106,38 @@ def _pace(then: TaskMetrics, now: TaskMetrics, elapsed_s: float) -> render.Pace:
     )
 
 
+class Failures:
+    """Selects the failures of a restarting job that have not been shown yet."""
+
+    def __init__(self) -> None:
+        self._latest_ms = 0
+        self._shown: set[str] = set()
+
+    def update(self, details: JobDetails) -> list[str]:
+        """Returns the new failures as text, oldest first. Only the first of several equal failures
+        has its traceback. The failure that ends the job is not among them: the program raises it.
+        """
+        if details.status.globally_terminal:
+            return []
+        new = [
+            error
+            for error in reversed(details.exceptions)
+            if error.timestamp_ms > self._latest_ms and not error.consequence
+        ]
+        if new:
+            self._latest_ms = max(error.timestamp_ms for error in new)
+        return [self._text(error) for error in new]
+
+    def _text(self, error: ErrorInfo) -> str:
+        where = f"{error.task_name} failed" if error.task_name else "the job failed"
+        if error.shown in self._shown:
+            return f"{where} again: {error.summary}"
+        self._shown.add(error.shown)
+        return f"{where}: {error.summary}" + (
+            f"\n{error.user_traceback.rstrip()}" if error.user_traceback else ""
+        )
+
+
 class LiveDisplay:
     """A table at the end of the terminal; the jobs' output scrolls above it."""
 
@@ -112,6 +145,7 @@ class LiveDisplay:
         self._console = console
         self._where = where
         self._paces = Paces()
+        self._failures = Failures()
         self._live: Live | None = None
         self._terminal: list[Any] | None = None  # its settings before
         self._changing = threading.RLock()  # other threads call `write`
@@ -120,6 +154,7 @@ class LiveDisplay:
     def begin(self) -> None:
         self.end()
         self._paces = Paces()
+        self._failures = Failures()
         self.interrupted = False
         with self._changing:
             # Text that is not written to the terminal does not disturb the table.
@@ -135,6 +170,8 @@ class LiveDisplay:
     def update(self, details: JobDetails) -> None:
         with self._changing:
             if self._live is not None:
+                for failure in self._failures.update(details):
+                    self._console.print(Text(failure, style="red"), soft_wrap=True)
                 paces = self._paces.update(details, time.monotonic())
                 shown = render.progress(details, paces, cancelling=self.interrupted)
                 if not details.status.globally_terminal:
@@ -204,6 +241,7 @@ class PlainDisplay:
         self.interrupted = False
         self._shown: dict[str, str] = {}
         self._paces = Paces()
+        self._failures = Failures()
         now = time.monotonic()
         self._quiet_until = now + self._quiet_s
         self._counts_at = now + max(self._counts_every_s, self._quiet_s)
@@ -218,6 +256,8 @@ class PlainDisplay:
         if "hint" not in self._shown and not details.status.globally_terminal:
             self._shown["hint"] = ""
             self._print(_hint(self._where, details.job_id))
+        for failure in self._failures.update(details):
+            self._print(failure)
         if details.waiting_for:
             # Without the duration, which changes constantly.
             self._line(

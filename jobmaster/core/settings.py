@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.config import Configuration, ConfigurationError, options, restart_strategy
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.failover.restart_strategy import (
     ExponentialDelay,
@@ -64,7 +64,7 @@ def _state_backend_from(conf: Configuration, *, batch: bool) -> str:
 
 
 def _restart_from(conf: Configuration) -> RestartSettings:
-    match conf.get(options.RESTART_STRATEGY):
+    match restart_strategy(conf):
         case "fixed-delay":
             return FixedDelay(
                 attempts=conf.get(options.RESTART_ATTEMPTS),

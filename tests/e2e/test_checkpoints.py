@@ -640,7 +640,7 @@ def test_a_job_starts_from_a_savepoint_with_another_parallelism(
     env.from_source(SequenceSource(0, 1)).sink_to(FileSink(str(second)), uid="other")
     with pytest.raises(SubmissionRejected, match=r"which the program has not; .*\(uid other\)"):
         session.submit(env)
-    env = Environment(configuration=restored)
+    env = Environment(configuration={**restored, "restart-strategy.type": "none"})
     numbered(env, flags, second, count="n STRING").sink_to(FileSink(str(second)))
     with pytest.raises(JobFailed, match=r"state 'count' .* column 'n' was INT .* is STRING now"):
         session.run(env)

@@ -145,6 +145,7 @@ def test_large_operator_state_fails_its_job_by_name(
         configuration={
             "execution.checkpointing.interval": "100 ms",
             "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+            "restart-strategy.type": "none",
         }
     )
     numbers = env.from_source(SequenceSource(0, 10**9, rate_per_s=10))

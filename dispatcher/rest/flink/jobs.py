@@ -23,7 +23,7 @@ from dispatcher.rest.flink.vertices import endpoint_of, vertex_overview
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal, count_of
 from firesteel.client.job_details import Attempt, JobDetails, JobOverview
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, options, restart_strategy
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
@@ -239,7 +239,7 @@ def job_config(details: JobDetails, configuration: Configuration) -> Json:
         "jid": details.job_id,
         "name": details.name,
         "execution-config": {
-            "restart-strategy": configuration.get(options.RESTART_STRATEGY),
+            "restart-strategy": restart_strategy(configuration),
             "job-parallelism": configuration.get(options.PARALLELISM),
             "object-reuse-mode": False,
             "user-config": dict(details.configuration),

@@ -6,6 +6,14 @@ from firesteel.common.config.configuration import (
     ConfigurationError,
     parse,
     parse_definitions,
+    restart_strategy,
 )
 
-__all__ = ["SECRETS", "Configuration", "ConfigurationError", "parse", "parse_definitions"]
+__all__ = [
+    "SECRETS",
+    "Configuration",
+    "ConfigurationError",
+    "parse",
+    "parse_definitions",
+    "restart_strategy",
+]

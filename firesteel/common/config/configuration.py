@@ -16,7 +16,12 @@ from typing import Any, TypeVar
 
 import yaml
 
-from firesteel.common.config.options import OPTIONS, Option
+from firesteel.common.config.options import (
+    CHECKPOINT_INTERVAL,
+    OPTIONS,
+    RESTART_STRATEGY,
+    Option,
+)
 from firesteel.common.config.redaction import is_sensitive, redacted
 from firesteel.common.units import parse_duration_s, parse_size_bytes, shortest_size
 from firesteel.errors import FiresteelError
@@ -274,3 +279,12 @@ def _unknown(key: str) -> str:
     nearest = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     return f"unknown configuration key {key}, it has no effect{hint}"
+
+
+def restart_strategy(conf: Configuration) -> str:
+    """Returns the job's `restart-strategy.type`. The default is Flink's: a job that takes
+    checkpoints restarts after increasing delays.
+    """
+    if conf.get(CHECKPOINT_INTERVAL) and not conf.is_set(RESTART_STRATEGY):
+        return "exponential-delay"
+    return conf.get(RESTART_STRATEGY)

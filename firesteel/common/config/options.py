@@ -387,7 +387,8 @@ RESTART_STRATEGY = _jobs.option(
     "enum",
     "none",
     "Whether a failed job is restarted: never; a number of times (fixed-delay); after "
-    "increasing delays (exponential-delay); unless it fails too often (failure-rate).",
+    "increasing delays (exponential-delay); unless it fails too often (failure-rate). "
+    "For jobs that take checkpoints, the default is exponential-delay.",
     choices=("none", "fixed-delay", "exponential-delay", "failure-rate"),
 )
 RESTART_ATTEMPTS = _jobs.option(

@@ -278,6 +278,32 @@ def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[
     ]
 
 
+def test_progress_shows_why_a_job_restarts(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay(lambda: "localhost:1")
+    display.begin()
+    first, second = (
+        ErrorInfo(
+            summary="ValueError: bad row",
+            user_traceback="  job.py, line 6\nValueError: bad row\n",
+            timestamp_ms=time_ms,
+            task_name=f"Map (1/1)#{attempt}",
+        )
+        for attempt, time_ms in enumerate((1000, 2000))
+    )
+    lost = ErrorInfo(summary="its producer ended", timestamp_ms=1001, consequence=True)
+    running = details(JobStatus.RUNNING, ExecutionState.RUNNING)
+    display.update(replace(running, exceptions=(lost, first)))
+    display.update(replace(running, exceptions=(second, lost, first)))
+    display.update(replace(running, exceptions=(second, lost, first)))
+    third = replace(second, timestamp_ms=3000)
+    display.update(replace(running, status=JobStatus.FAILED, exceptions=(third, second, first)))
+    printed = capsys.readouterr().err
+    assert printed.count("ValueError: bad row\n  job.py, line 6\nValueError: bad row\n") == 1
+    assert printed.count("Map (1/1)#1 failed again: ValueError: bad row\n") == 1
+    assert printed.count("failed") == 2
+    assert "producer" not in printed
+
+
 def test_the_live_table_shows_status_states_and_counts() -> None:
     text = printed([render.progress(details(waiting_for="1 more slot"), {}, cancelling=True)])
     assert "my job  RUNNING" in text

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from firesteel.common.config import Configuration
+from jobmaster.core.failover.restart_strategy import ExponentialDelay, FixedDelay, RestartSettings
 from jobmaster.core.settings import settings_from
+
+CHECKPOINTS = {
+    "execution.checkpointing.interval": "1 s",
+    "execution.checkpointing.dir": "/checkpoints",
+}
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,19 @@ def test_state_in_columns_is_paged_in_a_batch_that_sets_no_backend(
     conf: dict[str, str], batch: bool, expected: str
 ) -> None:
     assert settings_from(Configuration(conf), batch=batch).state_backend == expected
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({}, None),
+        (CHECKPOINTS, ExponentialDelay()),
+        ({**CHECKPOINTS, "execution.checkpointing.interval": "0 s"}, None),
+        ({**CHECKPOINTS, "restart-strategy.type": "none"}, None),
+        ({"restart-strategy.type": "fixed-delay"}, FixedDelay()),
+    ],
+)
+def test_a_job_with_checkpoints_restarts_by_default(
+    conf: dict[str, str], expected: RestartSettings
+) -> None:
+    assert settings_from(Configuration(conf)).restart == expected
