@@ -40,8 +40,9 @@ test-rest: $(READY) ## all but those on real clusters
 test-unit: $(READY) ## the fast ones
 	@$(PYTHON_IN_VENV) -m pytest tests/unit
 
-test-long: $(READY) ## additional seeds, rounds and combinations of the same tests
-	@$(PYTHON_IN_VENV) -m pytest -m long
+test-long: $(READY) ## additional seeds, examples, rounds and combinations of the same tests
+	@$(PYTHON_IN_VENV) -m pytest -m long; failed=$$?; \
+	HYPOTHESIS_PROFILE=explore $(PYTHON_IN_VENV) -m pytest -m "hypothesis and not long and not clients" && exit $$failed
 
 test-clients: $(READY) ## Flink's command line, dashboard and other clients of the REST API; screenshots in build/flink-dashboard
 	@$(PYTHON_IN_VENV) -m pytest -m clients tests/clients

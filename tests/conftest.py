@@ -15,6 +15,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.long import HYPOTHESIS_PROFILE, fewer
 from tests.postgres import Postgres
 
 if TYPE_CHECKING:
@@ -23,17 +24,21 @@ if TYPE_CHECKING:
     from tests.zookeeper import ZooKeeper
 
 # Neither a busy machine nor an unlucky draw fails a test: no example has a time limit, and each
-# run has the same ones, but for HYPOTHESIS_PROFILE=explore. Examples share their test's fixtures,
-# and clean up themselves.
+# run has the same ones, a third of them (see `fewer`). HYPOTHESIS_PROFILE=all has all of them,
+# HYPOTHESIS_PROFILE=explore as many others. Examples share their test's fixtures, and clean up
+# themselves.
 _HEALTH = [
     HealthCheck.too_slow,
     HealthCheck.data_too_large,
     HealthCheck.filter_too_much,
     HealthCheck.function_scoped_fixture,
 ]
-settings.register_profile("explore", deadline=None, suppress_health_check=_HEALTH)
-settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.register_profile(
+    "explore", deadline=None, suppress_health_check=_HEALTH, max_examples=fewer(100)
+)
+settings.register_profile("all", settings.get_profile("explore"), derandomize=True)
+settings.register_profile("same", settings.get_profile("all"))
+settings.load_profile(HYPOTHESIS_PROFILE)
 
 # The tests' JVMs live for seconds: what the quick compiler makes is good enough, and their starts
 # and first plans take half of the CPU time. All of its code must have room.

@@ -26,6 +26,7 @@ from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split
 from tests.integration.test_file_ranges import check
 from tests.integration.test_file_source import read, reader, source_of
+from tests.long import fewer
 
 _NUMBERS = ("0", "7", "-1", "-0", "007", "-08", "127", "-129", "32768", "2147483648", "1.5", "-.5")
 _NUMBERS += ("9223372036854775807", "-9223372036854775808", "9223372036854775808", "1.", ".", "-")
@@ -292,7 +293,10 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
         both.rows(b"s\n1234\n" + b"g" * 50 + b"\n\xef\xbb\xbf12\n\xef\xbb\xbf3\n" + b"4\n" * 20)
 
     @settings(
-        deadline=None, max_examples=30, phases=PHASES, suppress_health_check=list(HealthCheck)
+        deadline=None,
+        max_examples=fewer(30),
+        phases=PHASES,
+        suppress_health_check=list(HealthCheck),
     )
     @given(
         st.one_of(
@@ -314,7 +318,10 @@ def test_bytes_of_any_kind_are_read_as_by_spark(engine: SparkEngine, tmp_path: P
     pieces = [b"|", b"\n", b"1", b"1|2\n", b"a|3\n", b"\r\n", b" ", b"\r", b'"', b'"b"|4\n']
 
     @settings(
-        deadline=None, max_examples=60, phases=PHASES, suppress_health_check=list(HealthCheck)
+        deadline=None,
+        max_examples=fewer(60),
+        phases=PHASES,
+        suppress_health_check=list(HealthCheck),
     )
     @given(st.lists(st.sampled_from(pieces)), st.lists(st.integers(1, 60), max_size=3))
     def compare(content: list[bytes], cuts: list[int]) -> None:

@@ -90,7 +90,12 @@ def _simulated(tree: Path) -> str:
 def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the tests with a time limit: a mutant may also block forever."""
     command = [sys.executable, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONHASHSEED": "0",
+        "HYPOTHESIS_PROFILE": "all",
+    }
     with subprocess.Popen(
         command,
         cwd=tree,

@@ -27,6 +27,7 @@ from taskexecutor.executor.exchange.channels import (
     SenderState,
 )
 from taskexecutor.executor.exchange.errors import LocalProtocolError, RemoteProtocolError
+from tests.long import fewer
 
 WINDOW_BYTES = 1000
 
@@ -305,7 +306,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(STEPS, st.booleans())
 def test_any_interleaving_keeps_order_and_rows_and_respects_the_window(
     steps: list[tuple[object, ...]], coalesce: bool

@@ -18,6 +18,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.joins import as_of_join, waiting_rows
 from taskexecutor.executor.operators.joins.as_of_join import AsOfJoin
 from tests.batches import batch_of
+from tests.long import fewer
 
 TIME = pa.timestamp("us", "UTC")
 NAN = float("nan")
@@ -77,7 +78,7 @@ def counted(harness: OperatorHarness, name: str) -> int:
 TIMED = st.tuples(st.integers(0, 6), st.integers(0, 30))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=fewer(50), deadline=None)
 @given(
     rows=st.lists(TIMED, max_size=15),
     versions=st.lists(TIMED, max_size=15),
@@ -125,7 +126,7 @@ FLOWS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=fewer(120), deadline=None)
 @given(flow=FLOWS, how=st.sampled_from(["inner", "left"]), tolerance=st.none() | st.integers(1, 9))
 def test_rows_join_the_versions_that_have_come_before_the_watermark(
     flow: list[Any], how: Any, tolerance: int | None

@@ -20,6 +20,7 @@ from taskexecutor.executor.columnar.grouping import retraction, value_counts
 from taskexecutor.executor.columnar.grouping.retraction import kept_of
 from taskexecutor.executor.columnar.grouping.value_counts import SortedRuns
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from tests.long import fewer
 
 EXPRESSIONS = (
     "count(*) AS n",
@@ -132,7 +133,7 @@ FLOWS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=fewer(40))
 @given(flow=FLOWS)
 def test_what_is_there_is_aggregated(flow: list[list[Row | int] | None]) -> None:
     harness = opened()

@@ -47,6 +47,7 @@ from taskexecutor.executor.connectors.sequences.pace import Pace
 from taskexecutor.executor.connectors.sequences.source import SequenceReader
 from taskexecutor.executor.connectors.split_source import SplitReading
 from taskexecutor.executor.state import RestoredOperatorState
+from tests.long import fewer
 from tests.unit.operators.test_odd_schemas import rows, streams
 
 SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -373,7 +374,7 @@ def test_collected_rows_wait_for_their_acknowledgement() -> None:
     assert pa.ipc.open_stream(harness.sent[0].message.ipc_stream).read_all().num_rows == 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(
     first=streams(),
     second=streams(),

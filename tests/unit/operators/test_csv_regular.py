@@ -15,6 +15,7 @@ from taskexecutor.executor.columnar.readers import csv_columns, csv_regular
 from taskexecutor.executor.columnar.readers.csv_columns import CsvFormat, Lines
 from taskexecutor.executor.columnar.readers.csv_regular import RegularText
 from taskexecutor.executor.columnar.readers.pieces import Differs, Wanted, bytes_of
+from tests.long import fewer
 
 SCHEMA = pa.schema(
     [
@@ -63,7 +64,7 @@ def _lines(values: dict[str, st.SearchStrategy[str]]) -> st.SearchStrategy[list[
     return st.lists(line, min_size=1, max_size=30)
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(
     _lines(_usual) | _lines(_values),
     st.integers(1, 4),

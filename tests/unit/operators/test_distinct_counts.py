@@ -19,6 +19,7 @@ from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, Di
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.columnar.grouping.pair_set import PairSet
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from tests.long import fewer
 
 PAIRS = st.lists(
     st.tuples(
@@ -71,7 +72,7 @@ KEYS = st.tuples(st.none() | st.sampled_from(["x", "y"]), st.sampled_from([0, 1,
 
 
 @pytest.mark.parametrize("kind", VALUES)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=fewer(30))
 @given(data=st.data())
 def test_lists_become_numbers_of_new_values(kind: str, data: st.DataObject) -> None:
     arrow, values = VALUES[kind]

@@ -15,6 +15,7 @@ from firesteel.operators import DropDuplicatesSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from tests.batches import batch_of
+from tests.long import fewer
 
 SCHEMA = pa.schema(
     [("key", pa.float64()), ("other", pa.string()), ("at", pa.timestamp("us")), ("n", pa.int64())]
@@ -52,7 +53,7 @@ FLOWS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(flow=FLOWS, within=st.sampled_from([0, 1, 7, 40]))
 def test_what_is_kept_is_what_an_oracle_keeps(
     flow: list[list[tuple[int, int]] | int], within: int

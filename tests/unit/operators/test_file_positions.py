@@ -33,6 +33,7 @@ from taskexecutor.executor.columnar.readers.pieces import (
 )
 from taskexecutor.executor.columnar.schemas import to_spark
 from taskexecutor.executor.connectors.files.position import SplitProgress
+from tests.long import fewer
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 
@@ -129,7 +130,7 @@ def in_order(pieces: Iterable[Columns | ForSpark]) -> list[object]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=fewer(60), deadline=None)
 @given(data=st.data())
 def test_tables_resume_at_any_place(format: str, data: st.DataObject) -> None:
     make, write = FORMATS[format]

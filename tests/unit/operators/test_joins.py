@@ -27,6 +27,7 @@ from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
 from tests.backends import creator, databases
 from tests.batches import batch_of
+from tests.long import fewer
 
 TIME = pa.timestamp("us", "UTC")
 NAN = float("nan")
@@ -76,7 +77,7 @@ def late(harness: OperatorHarness) -> int:
     return harness.metrics.counters["numLateRecordsDropped"].value
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=fewer(100), deadline=None)
 @given(flow=FLOWS, how=st.sampled_from(["inner", "left", "right", "full"]), few=st.booleans())
 def test_at_any_time_the_result_is_what_pandas_merges(
     flow: list[tuple[int, list[Row]] | int], how: Any, few: bool
@@ -156,7 +157,7 @@ def near_in_time(
     return expected
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=fewer(250), deadline=None)
 @given(
     flow=FLOWS,
     within=WITHIN,
@@ -338,7 +339,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=fewer(200), deadline=None)
 @given(flow=CHANGES, how=st.sampled_from(["inner", "left", "right", "full"]))
 def test_what_goes_from_a_side_goes_from_the_result(flow: list[Any], how: Any) -> None:
     values = [NAN, None]

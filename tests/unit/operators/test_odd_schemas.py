@@ -22,6 +22,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioning.routing import make_routing
 from taskexecutor.executor.operators.map.batches import Filter, MapInArrow, MapInPandas
 from taskexecutor.executor.operators.process.process import CoProcess
+from tests.long import fewer
 
 FLAT: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -105,7 +106,7 @@ def texts(found: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, found))
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(streams(), st.sampled_from(list(Partitioner)), st.integers(1, 3))
 def test_every_partitioner_keeps_every_value(
     batches: list[pa.RecordBatch], partitioner: Partitioner, consumers: int
@@ -165,7 +166,7 @@ OPERATORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=50)
+@settings(max_examples=fewer(50))
 @given(batches=streams())
 def test_python_operators_give_back_what_they_were_given(
     name: str, batches: list[pa.RecordBatch]
@@ -190,7 +191,7 @@ IN_PANDAS: st.SearchStrategy[Typed] = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(batches=streams(IN_PANDAS))
 def test_pandas_functions_give_back_what_they_were_given(batches: list[pa.RecordBatch]) -> None:
     schema = batches[0].schema

@@ -33,6 +33,7 @@ from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.transform_with_state import TransformWithState
 from taskexecutor.executor.operators.windows import window_operator
 from taskexecutor.executor.task.chain import NodeTarget
+from tests.long import fewer
 from tests.unit.operators import stateful_processors as examples
 
 TIME = pa.timestamp("us", "UTC")
@@ -211,7 +212,7 @@ def expected_windows(
     ],
     ids=["tumbling", "sliding", "sliding unevenly", "session"],
 )
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(flows=_flows())
 def test_windows(window: WindowSpec, flows: Flows) -> None:
     spec = WindowAggregateSpec(key_columns=("key",), window=window, aggregates=ITEMS)
@@ -230,7 +231,7 @@ def _us(time: Any) -> int:
     return round(time.timestamp() * 1e6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(flows=_flows())
 def test_running_aggregates(flows: Flows) -> None:
     spec = RunningAggregateSpec(key_columns=("key",), aggregates=ITEMS)
@@ -247,7 +248,7 @@ def test_running_aggregates(flows: Flows) -> None:
     assert len(set(numbers)) == len(numbers), "updates only for changed rows"
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(flows=_flows())
 def test_stateful_processors(flows: Flows) -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.string())])

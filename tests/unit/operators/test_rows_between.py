@@ -16,6 +16,7 @@ from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators import changelog_rows, rows_between
 from taskexecutor.executor.operators.rows_between import RowsBetween
+from tests.long import fewer
 
 ITEMS = parse_aggregates(["sum(x) AS s", "max(x) AS m", "count(DISTINCT x) AS d", "avg(x) AS a"])
 GIVEN = {name: item.of_row[name] for item in ITEMS for name in item.merge}
@@ -85,7 +86,7 @@ FLOWS = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=fewer(30))
 @given(flow=FLOWS, start=st.integers(-3, 0), end=st.integers(0, 2), changes=st.booleans())
 def test_each_row_has_the_results_of_those_around_it(
     flow: list[list[Any] | None], start: int, end: int, changes: bool
@@ -127,7 +128,7 @@ def test_each_row_has_the_results_of_those_around_it(
     harness.close()
 
 
-@settings(max_examples=30)
+@settings(max_examples=fewer(30))
 @given(
     rows=st.lists(ROWS | st.integers(0, 100), max_size=20),
     start=st.integers(-3, 0),

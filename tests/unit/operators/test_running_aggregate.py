@@ -26,6 +26,7 @@ from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
 from taskexecutor.executor.columnar.grouping.merging import merge_partials
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, chosen
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from tests.long import fewer
 
 DIGITS_38 = pa.array([9 * Decimal(10) ** 37], pa.decimal128(38, 0))
 MERGES = {"s": "sum", "d": "sum", "top": "max", "_rows": "sum"}
@@ -62,7 +63,7 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=fewer(40))
 @given(data=st.data())
 def test_a_log_of_partials_holds_what_a_dictionary_would(kind: str, data: st.DataObject) -> None:
     arrow, keys = KINDS[kind]
@@ -98,7 +99,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("kind", DENSE)
-@settings(max_examples=40)
+@settings(max_examples=fewer(40))
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(-20, 20), st.integers(-9, 9)), min_size=1, max_size=8),

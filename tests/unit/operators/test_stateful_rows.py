@@ -26,6 +26,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.python_rows.rows import row_maker, to_python
 from taskexecutor.executor.operators.transform_with_state import TransformWithState
 from taskexecutor.executor.operators.transform_with_state.grouping import by_key
+from tests.long import fewer
 
 UTC = datetime.UTC
 COLUMNS: list[pa.Array] = [
@@ -279,7 +280,7 @@ class Echo(StatefulProcessor):
             yield Row(key=key[0], payload=self.last.get()[0])
 
 
-@settings(max_examples=30)
+@settings(max_examples=fewer(30))
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 5))
 def test_a_flood_of_output_leaves_in_batches(floods: list[int], limit: int) -> None:
     """However many rows are held back, the order stays."""

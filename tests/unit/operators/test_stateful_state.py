@@ -31,6 +31,7 @@ from taskexecutor.executor.state.files import read_snapshot, write_snapshot
 from taskexecutor.executor.state.keyed import SnapshotTarget
 from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend
 from tests.backends import BACKENDS, creator, databases
+from tests.long import fewer
 
 IN = pa.schema([("key", pa.int64()), ("n", pa.int64())])
 OUT = pa.schema([("seen", pa.string())])
@@ -238,7 +239,7 @@ def test_iterating_while_appending_ends() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-@settings(max_examples=50)
+@settings(max_examples=fewer(50))
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 700)), max_size=30))
 def test_what_is_older_than_its_ttl_is_gone(
     restart: bool, steps: list[tuple[int, int, int]]

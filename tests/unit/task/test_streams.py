@@ -38,6 +38,7 @@ from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.connectors.python.data_source import PARTITION_SCHEMA
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
+from tests.long import fewer
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
 
 Rows = list[dict[str, Any]]
@@ -294,7 +295,7 @@ def configs(graph: JobGraph, vertex: JobVertex, schema: pa.Schema) -> Iterator[T
         )
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(
     batches=streams(), depth=st.integers(1, 3), capacity=st.sampled_from([1, 2, 16]), data=st.data()
 )

@@ -15,6 +15,7 @@ from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
 from taskexecutor.core.slots import SlotState
+from tests.long import fewer
 from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, PLACE, SPARK, World
 
 JOBS = [JobId("j1"), JobId("j2")]
@@ -161,7 +162,7 @@ class Chaos:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 def test_invariants_hold_and_all_slots_are_free_and_warm_in_the_end(seed):
     chaos = Chaos(seed)
     seen: set[SlotState] = set()

@@ -29,6 +29,7 @@ from jobmaster.core.commands import (
 )
 from jobmaster.core.events import CheckpointRequested
 from tests.job_master import operator_id
+from tests.long import fewer
 from tests.unit.jobmaster.checkpoints.test_coordinator import Coordination, of
 
 
@@ -56,7 +57,7 @@ class Task:
         return list(paths.values())
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(
     st.lists(st.sampled_from(["flush", "compact", "trigger", "complete", "fail"]), max_size=60),
     st.integers(1, 3),

@@ -22,6 +22,7 @@ from firesteel.operators import (
 )
 from taskexecutor.executor.operators.joins import as_of_join, join_operator, stream_join
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
+from tests.long import fewer
 from tests.unit.task.checkpoints.vertices import Vertex
 
 TIME = pa.timestamp("us", "UTC")
@@ -62,7 +63,7 @@ FLOWS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=fewer(100), deadline=None)
 @given(join=st.sampled_from(list(JOINS)), flow=FLOWS)
 def test_joins_continue(
     tmp_path_factory: pytest.TempPathFactory, join: str, flow: list[Any]

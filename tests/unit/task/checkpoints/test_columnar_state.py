@@ -40,6 +40,7 @@ from taskexecutor.executor.operators.top_n import TopN
 from taskexecutor.executor.operators.windows import window_operator
 from taskexecutor.executor.state.files import encoded
 from tests.backends import BACKENDS, creator, databases
+from tests.long import fewer
 from tests.unit.task.checkpoints.vertices import Vertex
 
 TIME = pa.timestamp("us", "UTC")
@@ -56,7 +57,7 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "list": (pa.list_(pa.string()), [[], ["a"], ["a", None], None]),
 }
 ONE_SUBTASK = ("struct", "list")
-EXAMPLES = 40
+EXAMPLES = fewer(40)
 WINDOWS: list[WindowSpec] = [
     TumblingSpec(size_us=10),
     SlidingSpec(size_us=12, slide_us=4),
