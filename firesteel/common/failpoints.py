@@ -40,6 +40,13 @@ class Failpoint(Enum):
     MOVED = "moved"  # the rows are in PostgreSQL, in an uncommitted transaction
     MOVED_AFTER = "moved-after"
     PYTHON_AFTER = "python-after"  # the commit() of a PythonSink has returned
+    KAFKA_FLUSHED = "kafka-flushed"  # the broker has the records of an open transaction
+    KAFKA_PREPARED = "kafka-prepared"  # its identity is known, and not in the snapshot yet
+    KAFKA_COMMIT_BEFORE = "kafka-commit-before"  # the checkpoint is complete
+    KAFKA_COMMIT_AFTER = "kafka-commit-after"
+    KAFKA_DESCRIBED = "kafka-described"  # on recovery; EndTxn is not sent yet
+    KAFKA_END_AFTER = "kafka-end-after"  # on recovery, after EndTxn
+    KAFKA_ABORT_AFTER = "kafka-abort-after"  # on recovery, of another transaction
     NOTIFICATION_AFTER = "notification-after"  # all sinks of the task have committed
 
 

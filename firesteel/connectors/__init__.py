@@ -9,6 +9,7 @@ from firesteel.connectors.discard_sink import DiscardSink
 from firesteel.connectors.file_sink import FileSink
 from firesteel.connectors.file_source import MALFORMED_TAG, FileSource
 from firesteel.connectors.foreach_batch_sink import ForeachBatchSink
+from firesteel.connectors.kafka.sink import KafkaSink
 from firesteel.connectors.postgres_sink import PostgresSink
 from firesteel.connectors.print_sink import PrintSink
 from firesteel.connectors.python_sink import PythonSink
@@ -28,6 +29,7 @@ __all__ = [
     "FileSink",
     "FileSource",
     "ForeachBatchSink",
+    "KafkaSink",
     "Position",
     "PostgresSink",
     "PrintSink",

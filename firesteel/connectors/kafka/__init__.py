@@ -2,5 +2,6 @@
 
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.connectors.kafka.offsets import KafkaOffsets
+from firesteel.connectors.kafka.sink import KafkaSink
 
-__all__ = ["KafkaConnection", "KafkaOffsets"]
+__all__ = ["KafkaConnection", "KafkaOffsets", "KafkaSink"]

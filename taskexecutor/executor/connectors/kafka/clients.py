@@ -98,7 +98,7 @@ def configuration(
     """Returns librdkafka's configuration: defaults, the program's properties, and then `settings`,
     with underscores in the place of dots.
     """
-    properties = _resolved(connection.properties)
+    properties = resolved(connection.properties)
     return {
         **_DEFAULTS,
         **properties,
@@ -235,7 +235,7 @@ def _opened(client: Any, connection: KafkaConnection, configured: Mapping[str, A
         ) from error
 
 
-def _resolved(properties: Mapping[str, str]) -> dict[str, str]:
+def resolved(properties: Mapping[str, str]) -> dict[str, str]:
     """Returns the properties with the values that `env:` and `file:` refer to."""
     values = {name: _value(name, text) for name, text in properties.items()}
     remember({name: text for name, text in values.items() if is_sensitive(name)})

@@ -1,0 +1,70 @@
+"""The options of a KafkaSink."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from firesteel.connectors import KafkaSink
+from firesteel.connectors.kafka.formats import Raw
+from firesteel.errors import InvalidProgram
+
+AT = "localhost:9092"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"delivery": "at-most-once"},
+            "delivery is 'at-most-once'; allowed: at-least-once, exactly",
+        ),
+        ({"delivery": "exactly-once"}, "needs transactional_id_prefix"),
+        ({"transactional_id_prefix": "p"}, "no effect with delivery='at-least-once'"),
+        ({"transaction_timeout": "1 min"}, "no effect with delivery='at-least-once'"),
+        ({"topic": "no spaces"}, "topic is 'no spaces'"),
+        ({"key": "k"}, "need a value format"),
+        ({"value": Raw(), "key_format": Raw()}, "key_format needs key"),
+        ({"value": Raw(), "upsert": True}, "upsert needs key"),
+        ({"value": Raw(), "partition_by": "key_group"}, "needs key"),
+        ({"properties": {"transactional.id": "t"}}, "pass transactional_id_prefix instead"),
+        ({"properties": {"transaction.timeout.ms": 1}}, "pass transaction_timeout instead"),
+        ({"properties": {"bootstrap.servers": AT}}, "pass bootstrap_servers instead"),
+        ({"bootstrap_servers": "localhost"}, "host:port"),
+        ({"on_aborted": "skip"}, "on_aborted is 'skip'; allowed: fail, ignore"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
+        KafkaSink(**{"bootstrap_servers": AT, "topic": "t", **options})
+
+
+def test_secrets_are_not_shown() -> None:
+    sink = KafkaSink(AT, "t", properties={"sasl.password": "hush"})
+    assert "hush" not in repr(sink)
+    assert pickle.loads(pickle.dumps(sink)).properties["sasl.password"] == "hush"
+
+
+def test_options_of_spark_become_a_sink() -> None:
+    sink = KafkaSink.from_spark_options(
+        {
+            "kafka.bootstrap.servers": "a:1,b:2",
+            "topic": "t",
+            "includeHeaders": "true",
+            "kafka.compression.type": "lz4",
+            "checkpointLocation": "/c",
+        }
+    )
+    assert sink == KafkaSink("a:1,b:2", "t", properties={"compression.type": "lz4"})
+
+
+def test_an_unknown_option_of_spark_is_refused() -> None:
+    with pytest.raises(InvalidProgram, match="no option 'startingOffsets'"):
+        KafkaSink.from_spark_options({"kafka.bootstrap.servers": AT, "startingOffsets": "latest"})
+
+
+def test_spark_needs_the_brokers() -> None:
+    with pytest.raises(InvalidProgram, match=r"kafka\.bootstrap\.servers is missing"):
+        KafkaSink.from_spark_options({"topic": "t"})
