@@ -88,7 +88,7 @@ class TaskOnSpark:
         """
         self._context.plan_meter.computed_by(runner.computes)
         try:
-            with self.job() if runner.is_job else self._local():
+            with self.job() if runner.is_job else self.local():
                 frame = runner.plan()
                 schema = checked(frame)
                 with closing(runner.run(schema, self.job_group)) as batches:
@@ -103,7 +103,7 @@ class TaskOnSpark:
             self._context.show_plan(lambda: composed.optimized_plan(frame))
 
     @contextmanager
-    def _local(self) -> Iterator[None]:
+    def local(self) -> Iterator[None]:
         """Inside the `with`, this thread may run local tasks, which takes no call into the JVM."""
         with (
             self._context.time("spark"),

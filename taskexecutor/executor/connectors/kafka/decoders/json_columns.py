@@ -1,0 +1,160 @@
+"""Reads JSON objects with Arrow: exactly the rows that Spark reads from them, or none.
+
+Arrow accepts less than Spark, and whatever it refuses is left to Spark: other types of values, a
+key twice, single quotes, comments, NaN. What the two might read differently is excluded before:
+escapes of code points, control characters, bytes that are not UTF-8, texts around the object, and
+numbers or nesting beyond Spark's limits. Times are read as texts, and converted like those of CSV
+files. See docs/decisions/0054.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers.csv_columns import converted
+from taskexecutor.executor.columnar.readers.pieces import Differs
+
+_OPEN, _CLOSE = ord("{"), ord("}")
+_CODE_POINT = re.compile(rb"\\u")
+_LONG = 1_000  # bytes; shorter records cannot exceed the limits of Spark's parser
+_LONGEST = 50_000  # bytes; longer names are refused by Spark's parser
+_LONG_NUMBER = re.compile(rb"[-+.0-9eE]{1000}")
+_ZONED = pa.timestamp("us", "UTC")
+
+
+class JsonColumns:
+    """Reads values into columns of one schema."""
+
+    def __init__(self, schema: pa.Schema, *, utc: bool) -> None:
+        """`utc`: times without a zone are UTC."""
+        self._schema = schema
+        self._utc = utc
+        self._options = json.ParseOptions(
+            explicit_schema=pa.schema(
+                [
+                    pa.field(field.name, pa.string() if _is_time(field.type) else field.type)
+                    for field in schema
+                ]
+            ),
+            unexpected_field_behavior="ignore",
+        )
+
+    @staticmethod
+    def of(schema: pa.Schema, engine: SparkEngine) -> JsonColumns | None:
+        """Returns None for columns, or settings of the session, with which the two might differ."""
+        times = any(_is_time(kind) for kind in schema.types)
+        if times and _setting(engine, "spark.sql.legacy.timeParserPolicy").upper() == "LEGACY":
+            return None
+        if len(set(schema.names)) < len(schema):
+            return None
+        if not all(_is_time(kind) or _is_alike(kind) for kind in schema.types):
+            return None
+        zone = _setting(engine, "spark.sql.session.timeZone")
+        return JsonColumns(schema, utc=zone in ("UTC", "Etc/UTC"))
+
+    def rows(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
+        """Returns one row for each value, or None if Spark might read one differently."""
+        text = _lines(values)
+        if text is None:
+            return None
+        try:
+            table = json.read_json(
+                pa.BufferReader(text),
+                json.ReadOptions(use_threads=False, block_size=text.size + 1),
+                self._options,
+            )
+            # Fewer or more objects than values: a value contains several.
+            if table.num_rows != len(values):
+                return None
+            columns = [self._column(table, field) for field in self._schema]
+        except (pa.ArrowException, Differs):
+            return None
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, table: pa.Table, field: pa.Field) -> pa.Array:
+        chunks = table.column(field.name).chunks
+        column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+        if _is_time(field.type):
+            if pc.any(pc.equal(pc.binary_length(column), 0)).as_py():
+                raise Differs("an empty time")
+            return converted(column, field, utc=self._utc)
+        if pa.types.is_floating(field.type) and not _are_finite(column):
+            raise Differs("a number that is too large")
+        return column if column.type == field.type else column.cast(field.type)
+
+
+def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
+    """Returns the values as lines; None if they have other characters than plain JSON objects."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
+    sizes = np.diff(ends)
+    if data is None or not sizes.all():
+        return None
+    content = np.frombuffer(data, np.uint8)
+    if not (
+        (content[ends[:-1]] == _OPEN).all()
+        and (content[ends[1:] - 1] == _CLOSE).all()
+        and sizes.max() <= _LONGEST
+    ):
+        return None
+    every = content[ends[0] : ends[-1]]
+    if every.min() < ord(" "):  # also tabs and ends of lines between values
+        return None
+    joined = data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
+    if _CODE_POINT.search(joined) or not (joined.isascii() or _is_utf_8(values)):
+        return None
+    if sizes.max() > _LONG and any(
+        _LONG_NUMBER.search(text) or text.count(b"{") + text.count(b"[") >= _LONG
+        for text in values.filter(pa.array(sizes > _LONG)).to_pylist()
+    ):
+        return None
+    offsets = pa.array([0, len(values)], pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, values), b"\n")[0].as_buffer()
+
+
+def _is_utf_8(values: pa.BinaryArray) -> bool:
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return kind == _ZONED or bool(pa.types.is_date32(kind))
+
+
+def _is_alike(kind: pa.DataType) -> bool:
+    """Returns whether Spark reads every value of the type that Arrow reads, and equally."""
+    if pa.types.is_struct(kind):
+        names = [part.name for part in kind]
+        return len(set(names)) == len(names) > 0 and all(
+            _is_alike(part.type) and not _has_floats(part.type) for part in kind
+        )
+    if pa.types.is_list(kind):
+        return _is_alike(kind.value_type) and not _has_floats(kind.value_type)
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_int32(kind)
+        or pa.types.is_int64(kind)
+        or pa.types.is_float64(kind)
+        or pa.types.is_boolean(kind)
+    )
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind))
+
+
+def _are_finite(column: pa.Array) -> bool:
+    return bool(pc.all(pc.is_finite(column)).as_py() is not False)
+
+
+def _setting(engine: SparkEngine, name: str) -> str:
+    return str(engine.session.conf.get(name))
