@@ -64,8 +64,8 @@ class RegistryClient:
         self._schemas: dict[int, RegisteredSchema | None] = {}
 
     def schema(self, id: int) -> RegisteredSchema | None:
-        """Returns the schema with this id; None if there is none, which is requested again later, since
-        it may be registered in the meantime. Raises FiresteelError.
+        """Returns the schema with this id; None if there is none. It may be registered later, so a
+        missing schema is requested again. Raises FiresteelError.
         """
         known = self._schemas.get(id)
         if known is not None:
