@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,6 +172,22 @@ def test_errors_of_partitions_name_the_partition_and_the_offset(kafka: Kafka) ->
         (found,) = arrow.errors
     assert (found.topic, found.partition) == (topic, 0)
     assert found.error.name() == "_AUTO_OFFSET_RESET" and "range" in found.error.str().lower()
+
+
+def test_an_unknown_topic_is_an_error_and_does_not_end_the_process(kafka: Kafka) -> None:
+    consumer = Consumer({**kafka.settings(), "group.id": "unused"})
+    errors: list[KafkaError] = []
+    arrow = ArrowConsumer(consumer, on_error=errors.append)
+    arrow.forward([("no-such-topic", 0)])
+    consumer.assign([TopicPartition("no-such-topic", 0, 0)])
+    deadline = time.monotonic() + PATIENCE_S
+    while not errors and not arrow.errors and time.monotonic() < deadline:
+        assert arrow.poll(10, 0.2) is None
+        consumer.poll(0)
+    found = {error.name() for error in [*errors, *(each.error for each in arrow.errors)]}
+    arrow.close()
+    consumer.close()
+    assert found & {"_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"}
 
 
 @pytest.mark.parametrize("count", [1, 1_000])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,17 @@ class ArrowConsumer:
     """The records of `consumer`, whose partitions are passed to `forward` before they are assigned.
     Otherwise the consumer is used as usual, also for pauses and seeks. Its own `poll` calls
     callbacks, and returns errors of the client, never records. One thread polls. `close` precedes
-    the consumer's.
+    the consumer's. `on_error` gets errors that are not of a partition, and takes the place of the
+    consumer's `error_cb`, which would end the process when `poll` here calls it.
     """
 
-    def __init__(self, consumer: Consumer, *, headers: bool = False) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        headers: bool = False,
+        on_error: Callable[[KafkaError], object] = lambda error: None,
+    ) -> None:
         if not supported():
             version = clients.library().libversion()[0]
             raise FiresteelError(f"the layout of librdkafka {version} is unknown")
@@ -70,6 +77,13 @@ class ArrowConsumer:
         field = ctypes.c_void_p.from_address(id(consumer) + object.__basicsize__)
         self._client = field.value
         self._queue = self._library.queue_new(self._client)
+        callback = _ErrorCallback(
+            lambda client, code, reason, opaque: on_error(
+                clients.library().KafkaError(code, (reason or b"").decode(errors="replace"))
+            )
+        )
+        _CALLBACKS.append(callback)
+        self._library.set_error_callback(self._library.configuration(self._client), callback)
 
     def forward(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Lets records of these partitions, by topic and number, come here."""
@@ -168,6 +182,12 @@ def _timestamps(times_ms: Integers, kinds: Integers) -> pa.Array:
     return pa.array(times_ms * 1_000, mask=mask).cast(pa.timestamp("us", "UTC"))
 
 
+_ErrorCallback = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+)
+_CALLBACKS: list[Any] = []  # librdkafka may call them until its client is destroyed
+
+
 class _Library:
     """Functions of librdkafka, in the library that confluent-kafka has loaded."""
 
@@ -184,6 +204,10 @@ class _Library:
             return found
 
         self.malloc = function("malloc", pointer, size, library=standard)
+        self.configuration = function("rd_kafka_conf", pointer, pointer)
+        self.set_error_callback = function(
+            "rd_kafka_conf_set_error_cb", None, pointer, _ErrorCallback
+        )
         self.queue_new = function("rd_kafka_queue_new", pointer, pointer)
         self.queue_destroy = function("rd_kafka_queue_destroy", None, pointer)
         self.queue_forward = function("rd_kafka_queue_forward", None, pointer, pointer)
