@@ -30,9 +30,10 @@ async def until(
 
 
 def _pauses(what: str, patience_s: float) -> Iterator[float]:
-    """Yields short pauses first: a condition may start processes or call a service."""
-    deadline, pause_s = time.monotonic() + patience_s, 0.001
-    while time.monotonic() < deadline:
-        yield pause_s
-        pause_s = min(2 * pause_s, 0.02)
+    """Yields pauses that grow with the time waited: a condition may start processes or call a
+    service, and tests that run at the same time need the machine.
+    """
+    began = time.monotonic()
+    while (waited_s := time.monotonic() - began) < patience_s:
+        yield min(max(0.001, waited_s / 20), 0.1)
     raise AssertionError(f"after {patience_s:g} s still not: {what}")

@@ -197,8 +197,9 @@ def test_an_operator_stops_restores_and_removes(
 PROGRAM = b"""
 import sys
 from firesteel import Environment
+from firesteel.connectors import SequenceSource
 env = Environment()
-env.from_sequence(0, 10**15).print()
+env.from_source(SequenceSource(0, rate_per_s=100)).print()
 env.execute(" ".join(sys.argv[1:]))
 """
 

@@ -25,7 +25,7 @@ from tests.zookeeper import ZooKeeper
 from .chaos import Chaos, Fault, drawn
 from .conftest import WARM_S, Session, attempt_ids, job_masters
 from .exactly_once import ExactlyOnceJob, exactly_once_job
-from .jobs import unbounded
+from .jobs import unhurried
 
 SEED = 1
 FAULTS = {
@@ -126,7 +126,7 @@ def test_jobs_keep_running_without_zookeeper_their_store_and_both(
 ) -> None:
     session = Session(cluster)
     other = Environment(parallelism=1)
-    unbounded(other).sink_to(DiscardSink())
+    unhurried(other).sink_to(DiscardSink())
     address = cluster.leading(Office.DISPATCHER).address
     with (
         ThreadPoolExecutor(1) as thread,

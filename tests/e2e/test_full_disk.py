@@ -14,7 +14,7 @@ from firesteel import Environment
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobFailed
 from tests.e2e.conftest import Session, firesteel, own_cluster, running
-from tests.e2e.jobs import unbounded
+from tests.e2e.jobs import unhurried
 from tests.small_disk import fill, small_disk
 from tests.waiting import eventually
 
@@ -39,7 +39,7 @@ def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def test_a_job_is_cancelled_and_its_slot_is_free_again(session: Session, disk: Path) -> None:
     env = Environment()
-    unbounded(env).map_in_arrow(talking).print()
+    unhurried(env).map_in_arrow(talking).print()
     job_id = session.submit(env)
     session.wait_until(job_id, running)
     ballast = fill(disk)

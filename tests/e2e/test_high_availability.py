@@ -36,7 +36,7 @@ from firesteel.errors import ClusterUnreachable
 from tests.compose import commands
 from tests.credentials import scrape
 from tests.e2e.conftest import WARM_S, attempt_ids, firesteel, job_masters, running
-from tests.e2e.jobs import nothing_left, unbounded
+from tests.e2e.jobs import nothing_left, unhurried
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
 from tests.waiting import PATIENCE_S, eventually
@@ -150,7 +150,7 @@ def checkpointed(directory: Path) -> Environment:
         "execution.checkpointing.dir": str(directory),
     }
     env = Environment(parallelism=1, configuration=configuration)
-    unbounded(env).rebalance().map_in_arrow(nothing_left, name="Discard").print()
+    unhurried(env).rebalance().map_in_arrow(nothing_left, name="Discard").print()
     return env
 
 

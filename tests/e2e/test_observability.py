@@ -38,7 +38,7 @@ from .conftest import (
     running,
     services,
 )
-from .jobs import ArrowFunction, endless, failing, nothing_left, unbounded
+from .jobs import ArrowFunction, endless, failing, nothing_left, unhurried
 
 
 def metrics_of(process: psutil.Process) -> str:
@@ -285,7 +285,7 @@ def saying(what: str) -> ArrowFunction:
 
 def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Session) -> None:
     env = Environment(parallelism=SLOTS)  # in every slot of both TaskExecutors
-    unbounded(env).map_in_arrow(saying("the first"), name="Say").sink_to(DiscardSink())
+    unhurried(env).map_in_arrow(saying("the first"), name="Say").sink_to(DiscardSink())
     first = session.submit(env, "followed")
     followed = queue.SimpleQueue[LogLine | None]()
 

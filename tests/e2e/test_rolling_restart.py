@@ -26,7 +26,7 @@ from .conftest import (
     services,
 )
 from .exactly_once import ExactlyOnceJob, exactly_once_job
-from .jobs import nothing_left, unbounded
+from .jobs import nothing_left, unhurried
 
 
 def places(details: JobDetails) -> set[str]:
@@ -128,7 +128,7 @@ def test_an_abandoned_drain_changes_nothing_and_a_forced_one_never_waits(
     with started_by_hand(session, tmp_path) as child:
         leaving = child.ready["task_executor_id"]
         env = Environment(parallelism=SLOTS)
-        unbounded(env).map_in_arrow(nothing_left, name="Discard").print()
+        unhurried(env).map_in_arrow(nothing_left, name="Discard").print()
         job_id = session.submit(env)  # it takes no checkpoints
         details = session.wait_until(job_id, running)
         assert leaving in places(details)

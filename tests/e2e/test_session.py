@@ -21,12 +21,12 @@ from firesteel.errors import JobCanceled, JobFailed, JobNotFound
 from tests.waiting import eventually
 
 from .conftest import SLOTS, Session, firesteel, running
-from .jobs import endless, failing, nothing_left
+from .jobs import endless, failing, nothing_left, unhurried
 
 
 def test_a_job_takes_as_many_slots_as_its_highest_parallelism(session: Session) -> None:
     env = Environment(parallelism=1)
-    numbers = env.from_sequence(0, 10**15).rebalance()
+    numbers = unhurried(env).rebalance()
     numbers.map_in_arrow(nothing_left).set_parallelism(3).rebalance().map_in_arrow(
         nothing_left
     ).set_parallelism(2).print()
