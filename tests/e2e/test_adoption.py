@@ -43,6 +43,7 @@ def attempts(details: JobDetails, *, begun: bool = False) -> set[str]:
     return {a.attempt_id for a in found if not begun or a.state not in _TO_BEGIN}
 
 
+@pytest.mark.long  # test_chaos.py makes the same faults, and others
 def test_the_death_of_a_job_master_restarts_no_task(
     session: Session, tmp_path: Path, postgres: str
 ) -> None:

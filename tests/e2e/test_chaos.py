@@ -20,7 +20,7 @@ EACH = {
     Fault.TASK: 1,
     Fault.SLOT: 1,
     Fault.TASK_EXECUTOR: 1,
-    Fault.JOB_MASTER: 1,
+    Fault.JOB_MASTER: 2,
     Fault.DISPATCHER: 1,
     Fault.RESOURCE_MANAGER: 1,
     Fault.PAUSED_JOB_MASTER: 1,
@@ -35,6 +35,7 @@ MANY = EACH | {
     Fault.DISPATCHER: 2,
     Fault.RESOURCE_MANAGER: 2,
 }
+IN_FILES = {"state__backend__type": "rocksdb", "execution__checkpointing__incremental": "true"}
 
 
 @pytest.mark.parametrize("faults", long_after(1, [EACH, MANY]), ids=["each", "many"])
@@ -43,6 +44,7 @@ def test_rows_count_once_whoever_dies(
 ) -> None:
     assert faults.keys() >= set(KILLS)
     timeout = f"{HEARTBEAT_TIMEOUT_S:g} s"
+    state = IN_FILES if faults is EACH else {}
     with exactly_once_job(
         session,
         tmp_path,
@@ -50,9 +52,13 @@ def test_rows_count_once_whoever_dies(
         enough_for_s=250.0,
         operators=every_state,
         heartbeat__timeout=timeout,
+        **state,
     ) as job:
         job.progress("the start")
         Chaos(session, job, SEED).inject_all(drawn(SEED, faults))
+        job.await_few_checkpoints()
+        if state:
+            job.await_few_shared_files()
     eventually(lambda: session.free_slots() == SLOTS, "every slot is free")
 
 
