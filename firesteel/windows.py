@@ -112,7 +112,9 @@ class Watermarks:
     def spec(self) -> WatermarkSpec:
         """Returns the spec for a source that derives event time itself."""
         return WatermarkSpec(
-            column=self.column, max_out_of_orderness_us=self.max_out_of_orderness_us
+            column=self.column,
+            max_out_of_orderness_us=self.max_out_of_orderness_us,
+            idle_us=self.idle_us,
         )
 
     def assigner_spec(self, *, held: bool = False) -> AssignWatermarksSpec:

@@ -9,7 +9,13 @@ from firesteel.connectors.discard_sink import DiscardSink
 from firesteel.connectors.file_sink import FileSink
 from firesteel.connectors.file_source import MALFORMED_TAG, FileSource
 from firesteel.connectors.foreach_batch_sink import ForeachBatchSink
-from firesteel.connectors.kafka.sink import KafkaSink
+from firesteel.connectors.kafka import (
+    UNREADABLE_TAG,
+    DeadLetter,
+    KafkaOffsets,
+    KafkaSink,
+    KafkaSource,
+)
 from firesteel.connectors.postgres_sink import PostgresSink
 from firesteel.connectors.print_sink import PrintSink
 from firesteel.connectors.python_sink import PythonSink
@@ -21,15 +27,19 @@ from firesteel.connectors.source import EndOfSplit, Position, Source, SourceRead
 
 __all__ = [
     "MALFORMED_TAG",
+    "UNREADABLE_TAG",
     "CollectSink",
     "Committable",
     "Committer",
+    "DeadLetter",
     "DiscardSink",
     "EndOfSplit",
     "FileSink",
     "FileSource",
     "ForeachBatchSink",
+    "KafkaOffsets",
     "KafkaSink",
+    "KafkaSource",
     "Position",
     "PostgresSink",
     "PrintSink",

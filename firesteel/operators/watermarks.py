@@ -18,6 +18,7 @@ class WatermarkSpec:
 
     column: str
     max_out_of_orderness_us: int
+    idle_us: int | None = None  # for sources with partitions; others know when they are idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from firesteel.connectors import (
     FileSource,
     ForeachBatchSink,
     KafkaSink,
+    KafkaSource,
     PostgresSink,
     PrintSink,
     PythonSink,
@@ -89,6 +90,7 @@ class SinkRuntime(ABC, Generic[AnySink]):
 _RUNTIMES: dict[type[Source] | type[Sink], str] = {
     Source: "split_source:SplitSource",
     FileSource: "files.source:FileSourceRuntime",
+    KafkaSource: "kafka.source:KafkaSourceRuntime",
     PartitionPlan: "python.source:PartitionPlanRuntime",
     PythonSource: "python.source:PythonSourceRuntime",
     SequenceSource: "sequences.source:SequenceRuntime",

@@ -6,14 +6,16 @@ Only this module imports the client libraries. librdkafka logs nothing: its erro
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from firesteel.common.backoff import Backoff
 from firesteel.common.config.redaction import is_sensitive, remember
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 REQUEST_TIMEOUT_S = 10.0  # of a request whose answer somebody waits for
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+T = TypeVar("T")
 # Of every client. A program's properties override them.
 _DEFAULTS = {
     "client.id": "firesteel",
@@ -69,11 +73,18 @@ class Reports:
 
     def __init__(self) -> None:
         self.latest: KafkaError | None = None
-        self.at_s = 0.0
+        self.all_down = False  # no broker can be reached
 
     def __call__(self, error: KafkaError) -> None:
-        if error.name() != "_ALL_BROKERS_DOWN" or self.latest is None:  # says less
-            self.latest, self.at_s = error, time.monotonic()
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self.all_down = True
+            self.latest = self.latest or error
+        else:  # says more
+            self.latest = error
+
+    def clear(self) -> None:
+        """Forgets the errors: a broker answers."""
+        self.latest, self.all_down = None, False
 
     @property
     def cause(self) -> str:
@@ -152,13 +163,35 @@ def explained(
     if (denied := _denied(name, subject)) is not None:
         return FiresteelError(f"{subject.place}: {to_do}{denied}")
     if name in _UNAVAILABLE or found.retriable():
-        problem = f"no broker answers{cause}" if name in _UNREACHABLE else found.str()
+        if name not in _UNREACHABLE:
+            return KafkaUnavailable(f"{subject.place}: {to_do}{found.str()}")
         return KafkaUnavailable(
-            f"{subject.place}: {to_do}{problem}. Check the address and that the broker is running"
+            f"{subject.place}: {to_do}no broker answers{cause}. Check the address and that the"
+            " broker is running"
         )
     if name in _MEANINGS:
         return FiresteelError(f"{subject.place}: {to_do}{_MEANINGS[name]} ({found.str()})")
     return FiresteelError(f"{subject.place}: {to_do}{found.str()} ({name})")
+
+
+def retried(
+    work: Callable[[], T],
+    patience_s: float = math.inf,
+    *,
+    waiting: Callable[[KafkaUnavailable, float], None],
+) -> T:
+    """Returns what `work` returns, calling it again while Kafka is unavailable, for at most
+    `patience_s`. `waiting` is called before each pause, with the error and the pause in seconds; it
+    waits, and may raise.
+    """
+    backoff, deadline = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), time.monotonic() + patience_s
+    while True:
+        try:
+            return work()
+        except KafkaUnavailable as error:
+            if time.monotonic() >= deadline:
+                raise
+            waiting(error, backoff.next())
 
 
 def error_of(error: KafkaError | Exception) -> KafkaError | None:
@@ -170,6 +203,7 @@ def error_of(error: KafkaError | Exception) -> KafkaError | None:
 
 _UNREACHABLE = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"})
 _UNAVAILABLE = _UNREACHABLE | {
+    "_NOENT",  # a partition has no leader
     *("_WAIT_COORD", "_WAIT_CACHE", "_RETRY", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT"),
     *("BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION"),
     *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),

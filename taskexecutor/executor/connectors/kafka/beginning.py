@@ -1,0 +1,133 @@
+"""Where a source starts: from its restored state, or from the program's offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from firesteel.connectors.kafka.source import KafkaSource
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.kafka.metadata import Metadata
+from taskexecutor.executor.connectors.kafka.partitions import (
+    Listing,
+    Missing,
+    Partition,
+    Progress,
+    lookups,
+    missing,
+    owned,
+    unknown_partitions,
+)
+
+
+def check(source: KafkaSource, topics: Metadata, listed: Listing) -> None:
+    """Raises FiresteelError if topics or partitions that the program names do not exist, or the
+    group may not be read.
+    """
+    for name in source.topics or tuple(source.partitions or ()):
+        if name not in listed.topics:
+            raise topics.unknown(name)
+        missing_numbers = [
+            number
+            for number in (source.partitions or {}).get(name, ())
+            if number not in listed.topics[name].partitions
+        ]
+        if missing_numbers:
+            count = len(listed.topics[name].partitions)
+            raise FiresteelError(
+                f"topic {name} at {source.connection.bootstrap_servers} has no partition"
+                f" {missing_numbers[0]}; it has {count}, from 0 to {count - 1}"
+            )
+    existing = listed.partitions(source.partitions)
+    for what, offsets in (("start", source.start), ("end", source.end)):
+        if offsets is None:
+            continue
+        if unknown := unknown_partitions(offsets, existing):
+            raise FiresteelError(
+                f"KafkaSource: {what} has an offset for {unknown[0]}, which is not read or does not"
+                " exist"
+            )
+        lookups(f"KafkaSource: {what}", offsets, existing)
+    if source.group_id is not None and existing:
+        topics.committed(source.group_id, existing[:1])
+
+
+def first_start(
+    source: KafkaSource, topics: Metadata, listed: Listing, subtask: int, parallelism: int
+) -> list[Progress]:
+    """Returns the subtask's partitions at the program's offsets. Raises FiresteelError."""
+    partitions = owned(listed.partitions(source.partitions), subtask, parallelism)
+    starts = _resolved(source, topics, partitions, "start")
+    ends = _resolved(source, topics, partitions, "end")
+    return [
+        Progress(
+            topic=each.topic,
+            partition=each.partition,
+            topic_id=listed.topics[each.topic].topic_id,
+            next=starts[each],
+            end=ends.get(each),
+        )
+        for each in partitions
+    ]
+
+
+def restart(
+    source: KafkaSource,
+    topics: Metadata,
+    listed: Listing,
+    restored: Sequence[Progress],
+    subtask: int,
+    parallelism: int,
+) -> list[Progress]:
+    """Returns the subtask's partitions of the state of all subtasks, and new ones at their first
+    records. Partitions that the program no longer reads are left out.
+    """
+    known = {each.key: each for each in restored if wanted(source, each.key)}
+    mine = owned(known, subtask, parallelism)
+    existing = owned(listed.partitions(source.partitions), subtask, parallelism)
+    new = [each for each in existing if each not in known]
+    first = topics.available(new)
+    return [
+        *(known[each] for each in mine),
+        *(
+            Progress(
+                topic=each.topic,
+                partition=each.partition,
+                topic_id=listed.topics[each.topic].topic_id,
+                next=first[each].first,
+            )
+            for each in new
+        ),
+    ]
+
+
+def wanted(source: KafkaSource, each: Partition) -> bool:
+    """Whether the program reads the partition."""
+    if source.partitions is not None:
+        return each.partition in source.partitions.get(each.topic, ())
+    if source.topic_pattern is not None:
+        return re.fullmatch(source.topic_pattern, each.topic) is not None
+    return each.topic in source.topics
+
+
+def missing_of(topics: Metadata, listed: Listing, progress: Iterable[Progress]) -> list[Missing]:
+    """Returns what is missing of the restored partitions."""
+    progress = list(progress)
+    existing = set(listed.partitions())
+    available = topics.available([each.key for each in progress if each.key in existing])
+    found = (
+        missing(each, listed.topic_id(each.topic), available.get(each.key)) for each in progress
+    )
+    return [each for each in found if each is not None]
+
+
+def _resolved(
+    source: KafkaSource, topics: Metadata, partitions: Sequence[Partition], which: str
+) -> dict[Partition, int]:
+    offsets = source.start if which == "start" else source.end
+    if offsets is None:
+        return {}
+    what = f"KafkaSource: {which}"
+    return topics.resolved(
+        what, lookups(what, offsets, partitions), offsets.otherwise, source.group_id
+    )

@@ -1,0 +1,573 @@
+"""KafkaSource in a slot: one consumer for all partitions of a subtask.
+
+    fetcher        waits in the client, and converts messages to columns
+    this operator  decodes and emits them, keeps offsets and watermarks, and commits
+    discovery      finds partitions, and missing records
+
+Threads hand their results to the task as mails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from firesteel.column_names import column_index
+from firesteel.common.task_metrics import PartitionProgress, TopicProgress
+from firesteel.connectors.kafka.source import KafkaSource
+from firesteel.elements import MIN_TIMESTAMP_US, StreamStatus, Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, SourceOperator, TaskCancelled
+from firesteel.operators import SourceSpec, WatermarkSpec
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.connectors.kafka import beginning, clients
+from taskexecutor.executor.connectors.kafka.bad_records import (
+    UNREADABLE,
+    Unreadable,
+    needs_headers,
+)
+from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable
+from taskexecutor.executor.connectors.kafka.decoders import Decoded, decoded_schema, decoder
+from taskexecutor.executor.connectors.kafka.discovery import (
+    Discovery,
+    Findings,
+    listing,
+    open_metadata,
+)
+from taskexecutor.executor.connectors.kafka.fetcher import Fetched, Fetcher
+from taskexecutor.executor.connectors.kafka.partition_watermarks import PartitionWatermarks
+from taskexecutor.executor.connectors.kafka.partitions import (
+    VERSION,
+    Missing,
+    Partition,
+    Progress,
+    decoded,
+    encoded,
+    missing,
+    owned,
+)
+from taskexecutor.executor.connectors.kafka.record_batches import Records
+from taskexecutor.executor.connectors.kafka.records import HEADERS
+from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
+from taskexecutor.executor.operator_factory import OpenedOperator
+
+DATA_LOSSES = "numDataLosses"
+PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
+_METADATA = "firesteel job "
+_WARN_S = 0.8  # a pause before which Kafka was unavailable for about as long
+
+_log = structlog.get_logger("task")
+
+
+class KafkaSourceRuntime(SourceRuntime[KafkaSource]):
+    def analyze(self, engine: SparkEngine) -> SourceAnalysis:
+        source = self.source
+        topics = open_metadata(source)
+        clients.retried(
+            lambda: beginning.check(source, topics, listing(source, topics)),
+            PATIENCE_S,
+            waiting=lambda _, pause_s: time.sleep(pause_s),
+        )
+        return SourceAnalysis(
+            schema=decoded_schema(source.format, engine, metadata=source.metadata),
+            side_schemas=dict.fromkeys(source.side_output_tags, UNREADABLE),
+        )
+
+    def operator(self, group: Sequence[OpenedOperator]) -> SourceOperator:
+        spec = group[0].spec
+        assert isinstance(spec, SourceSpec)
+        return KafkaReading(self.source, spec.watermarks)
+
+
+class KafkaReading(SourceOperator):
+    """Reads the partitions of one subtask."""
+
+    def __init__(self, source: KafkaSource, watermarks: WatermarkSpec | None) -> None:
+        self._source = source
+        self._bounded = source.end is not None
+        self._spec = watermarks
+        self._progress: dict[Partition, Progress] = {}
+        self._committed: dict[Partition, int] = {}
+        self._by_checkpoint: dict[int, dict[Partition, int]] = {}
+        self._started = False
+        self._reading: set[Partition] = set()  # assigned to the consumer
+        self._rest: Fetched | None = None  # beyond the budget
+        self._budget: int | None = None  # records until the next checkpoint; None: no limit
+        self._shares = (0, 0)  # partitions of this subtask, and of all
+        self._commits_failed = 0
+        self._warned = False  # that Kafka is unavailable
+        self._shared_with: set[str] = set()  # other jobs that use the group
+        self._fetcher: Fetcher | None = None
+        self._discovery: Discovery | None = None
+        self._unreadable: Unreadable | None = None
+        self._decoder = decoder(source.format, metadata=source.metadata)
+
+    # -- life cycle
+
+    def initialize_state(self, state: OperatorState) -> None:
+        # The ends of a bounded source are determined once, and finished subtasks leave no state.
+        self._items = (state.list_state if self._bounded else state.union_list_state)("partitions")
+        self._about = state.broadcast_state("kafka")
+        if not self._about:
+            self._about.update(version=VERSION, bounded=self._bounded)
+            return
+        self._started = True
+        if self._about["version"] != VERSION:
+            raise FiresteelError(
+                f"{self.context.operator_name}: state of version {self._about['version']!r} cannot"
+                f" be restored, only one of version {VERSION}"
+            )
+        if self._about["bounded"] != self._bounded:
+            raise FiresteelError(
+                f"{self.context.operator_name}: the state is of a KafkaSource"
+                f" {'with' if self._about['bounded'] else 'without'} an end, and this one is"
+                f" {'with' if self._bounded else 'without'} one; give it another uid to start over"
+            )
+
+    def open(self) -> None:
+        context, source = self.context, self._source
+        if source.max_records_per_checkpoint is not None and not context.checkpoints:
+            raise FiresteelError(
+                f"{context.operator_name}: max_records_per_checkpoint needs checkpoints; set"
+                " execution.checkpointing.interval, or remove it"
+            )
+        self._records_in = context.counter("numRecordsIn")
+        self._bytes_in = context.counter("numBytesIn")
+        self._succeeded = context.counter("KafkaSourceReader_commitsSucceeded")
+        self._failed = context.counter("KafkaSourceReader_commitsFailed")
+        delay_us = 0 if self._spec is None else self._spec.max_out_of_orderness_us
+        idle_us = None if self._spec is None else self._spec.idle_us
+        self._times: PartitionWatermarks[Partition] = PartitionWatermarks(delay_us, idle_us)
+        self._decoder.open(context)
+        self._unreadable = Unreadable(source, context, self.output)
+        progress = clients.retried(self._begin, waiting=self._wait)
+        name = f"{context.task.task_name_with_subtask} {context.operator_id[:8]}"
+        self._fetcher = Fetcher(
+            source.connection,
+            source.group_id,
+            headers=HEADERS in source.metadata or needs_headers(source),
+            on_fetched=lambda: context.request_mail(_nothing),
+            on_commit=lambda error, offsets: context.request_mail(
+                partial(self._on_commit, error, offsets)
+            ),
+            name=name,
+        )
+        self._discovery = Discovery(
+            source,
+            (each.key for each in progress),
+            own=lambda found: owned(found, context.task.subtask, context.task.parallelism),
+            found=lambda findings: context.request_mail(partial(self._on_findings, findings)),
+            name=name,
+        )
+        self._read(progress)
+        self._restore_budget()
+        self._fetcher.start()
+        self._discovery.start()
+        context.show_topics(self._shown)
+
+    def close(self) -> None:
+        discovery, self._discovery = self._discovery, None
+        fetcher, unreadable = self._fetcher, self._unreadable
+        try:
+            if discovery is not None:
+                discovery.close()
+        finally:
+            try:
+                if fetcher is not None:
+                    fetcher.close()
+            finally:
+                if unreadable is not None:
+                    unreadable.close()
+                self._decoder.close()
+
+    def _begin(self) -> list[Progress]:
+        """Returns the partitions to read, from where on. Raises FiresteelError if records of the
+        state are missing.
+        """
+        source, task = self._source, self.context.task
+        topics = open_metadata(source)
+        listed = listing(source, topics)
+        if not self._started:
+            beginning.check(source, topics, listed)
+            found = beginning.first_start(source, topics, listed, task.subtask, task.parallelism)
+        else:
+            restored = decoded(self._items)
+            if self._bounded:  # only this subtask's
+                found = [each for each in restored if beginning.wanted(source, each.key)]
+            else:
+                found = beginning.restart(
+                    source, topics, listed, restored, task.subtask, task.parallelism
+                )
+            unread = (each for each in found if not each.ended)
+            missed = {each.partition: each for each in beginning.missing_of(topics, listed, unread)}
+            found = [
+                each
+                for each in found
+                if each.key not in missed
+                or self._accept(each, missed[each.key], listed.topic_id(each.topic))
+            ]
+        self._shares = (len(found), len(listed.partitions(source.partitions)))
+        return found
+
+    def _wait(self, error: KafkaUnavailable, pause_s: float) -> None:
+        if not self._warned and pause_s >= _WARN_S:  # new topics have no leaders for a moment
+            self._warned = True
+            _log.warning("Kafka is unavailable; waiting", cause=str(error))
+        deadline = time.monotonic() + pause_s
+        while time.monotonic() < deadline:
+            if self.context.cancelled:
+                raise TaskCancelled
+            time.sleep(0.05)
+
+    def _read(self, partitions: Iterable[Progress]) -> None:
+        """Starts to read the partitions."""
+        assert self._fetcher is not None
+        offsets: dict[Partition, int] = {}
+        for each in partitions:
+            self._progress[each.key] = each
+            if not each.ended:
+                offsets[each.key] = each.next
+                self._reading.add(each.key)
+                self._times.add(each.key, each.time_us)
+        self._fetcher.assign(offsets)
+
+    # -- data
+
+    def poll(self, max_wait_s: float) -> bool:
+        assert self._fetcher is not None
+        if self._budget is not None and self._budget <= 0:
+            return self._sleep()
+        fetched, self._rest = self._rest, None
+        if fetched is None:
+            fetched = self._fetcher.take()
+        if fetched is None:
+            return self._sleep()
+        self._handle(self._within_budget(fetched))
+        self.waiting = False
+        return True
+
+    def _sleep(self) -> bool:
+        """Waits for records, or until the next partition becomes idle."""
+        now_s = self._now_s()
+        self._advance(now_s)
+        if self._bounded and all(each.ended for each in self._progress.values()):
+            return False
+        due_s = self._times.due_s()
+        self.waiting = True
+        self.poll_interval_s = None if due_s is None else max(0.001, due_s - now_s)
+        return True
+
+    def _now_s(self) -> float:
+        """Returns a time that stands still while the task is paused by watermark alignment."""
+        return time.monotonic() - self.context.stopped_ms / 1_000
+
+    def _handle(self, fetched: Fetched) -> None:
+        if fetched.records is not None:
+            self._emit(fetched.records)
+        now_s = self._now_s()
+        for partition, offset in fetched.ends.items():
+            progress = self._progress.get(partition)
+            if progress is not None and offset >= progress.next:
+                progress.next = offset  # markers of transactions may precede the end
+                self._times.read_to_end(partition, now_s)
+                self._end(progress)
+        self._advance(now_s)
+        if fetched.suspects:
+            assert self._discovery is not None
+            self._discovery.examine(fetched.suspects.intersection(self._progress))
+
+    def _within_budget(self, fetched: Fetched) -> Fetched:
+        """Returns what may be emitted before the next checkpoint, and keeps the rest."""
+        records = fetched.records
+        if self._budget is None or records is None:
+            return fetched
+        rows = records.batch.num_rows
+        if rows <= self._budget:
+            self._budget -= rows
+            return fetched
+        self._rest = replace(fetched, records=records.slice(self._budget, rows))
+        now, self._budget = records.slice(0, self._budget), 0
+        return Fetched(records=now, ends={}, suspects=frozenset())
+
+    def _emit(self, records: Records) -> None:
+        records, passed = self._wanted(records)
+        if records.batch.num_rows:
+            self._emit_wanted(records)
+        for partition in passed:
+            progress = self._progress[partition]
+            assert progress.end is not None
+            progress.next = progress.end
+            self._end(progress)
+        self._advance(self._now_s())
+
+    def _emit_wanted(self, records: Records) -> None:
+        batch = records.batch
+        with self.context.time("python"):
+            found = self._decoder.decode(batch)
+        if found.bad is not None:
+            assert self._unreadable is not None
+            self._unreadable.handle(batch, found.bad)
+        self._records_in.inc(batch.num_rows)
+        self._bytes_in.inc(records.size_bytes)
+        latest_us = self._latest_us(records, found)
+        if found.rows.num_rows:
+            self.output.emit(found.rows)
+        offsets = records.offsets
+        for run, time_us in zip(records.runs, latest_us, strict=True):
+            progress = self._progress[run.partition]
+            progress.next = int(offsets[run.stop - 1]) + 1
+            if time_us is not None and (progress.time_us is None or time_us > progress.time_us):
+                progress.time_us = time_us
+            self._times.rows(run.partition, time_us)
+            self._end(progress)
+
+    def _wanted(self, records: Records) -> tuple[Records, list[Partition]]:
+        """Returns the records without those that were read before, or are after the end; and the
+        partitions whose ends they have passed. Markers of transactions, or compaction, may have
+        taken the place of the last records before an end.
+        """
+        offsets, passed = records.offsets, list[Partition]()
+        parts: list[tuple[int, int]] = []
+        for run in records.runs:
+            progress = self._progress.get(run.partition)
+            if progress is None:
+                continue
+            of = offsets[run.start : run.stop]
+            start = run.start + int(np.searchsorted(of, progress.next))
+            stop = run.stop
+            if progress.end is not None:
+                stop = run.start + int(np.searchsorted(of, progress.end))
+                if stop < run.stop:
+                    passed.append(run.partition)
+            if start < stop:
+                parts.append((start, stop))
+        if parts == [(run.start, run.stop) for run in records.runs]:
+            return records, passed
+        return _joined(records, parts), passed
+
+    def _end(self, progress: Progress) -> None:
+        """Stops reading a partition that has ended."""
+        if progress.ended:
+            self._stop_reading(progress.key)
+
+    def _stop_reading(self, partition: Partition) -> None:
+        assert self._fetcher is not None
+        if partition in self._reading:
+            self._reading.discard(partition)
+            self._times.remove(partition)
+            self._fetcher.unassign([partition])
+
+    def _latest_us(self, records: Records, found: Decoded) -> list[int | None]:
+        """Returns the latest event time of each run."""
+        if self._spec is None:
+            return [None] * len(records.runs)
+        column = found.rows.column(column_index(found.rows.schema, self._spec.column))
+        times = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        values = pc.fill_null(times, MIN_TIMESTAMP_US).to_numpy(zero_copy_only=False)
+        bounds = [run.start for run in records.runs] + [records.runs[-1].stop]
+        if found.records is not None:
+            bounds = np.searchsorted(found.records.to_numpy(), bounds).tolist()
+        latest = (
+            int(values[start:stop].max()) if start < stop else MIN_TIMESTAMP_US
+            for start, stop in itertools.pairwise(bounds)
+        )
+        return [None if time_us == MIN_TIMESTAMP_US else time_us for time_us in latest]
+
+    def _advance(self, now_s: float) -> None:
+        for event in self._times.advance(now_s):
+            if isinstance(event, StreamStatus):
+                self.output.emit_status(event)
+            elif isinstance(event, Watermark) and self._spec is not None:
+                self.output.emit_watermark(event)
+
+    # -- findings
+
+    def _on_findings(self, findings: Findings) -> None:
+        if self._discovery is None:
+            return  # closed
+        lost: list[tuple[Progress, Missing]] = []
+        for each in list(self._progress.values()):
+            available = findings.available.get(each.key)
+            suspect = each.key in findings.suspects
+            topic = findings.listing.topics.get(each.topic)
+            topic_id = None if topic is None else topic.topic_id
+            gone = topic is None or each.partition not in topic.partitions
+            recreated = bool(topic_id and each.topic_id and topic_id != each.topic_id)
+            if each.ended or not (suspect or gone or recreated):
+                continue
+            if not gone and available is None:
+                self._discovery.examine([each.key])
+                continue
+            found = missing(each, topic_id, available)
+            if found is not None:
+                lost.append((each, found))
+            else:  # it was a passing error of the broker
+                self._restart(each)
+        for progress, found in lost:
+            self._lose(progress, found, findings)
+        if findings.new:
+            self._read(
+                Progress(
+                    topic=each.topic,
+                    partition=each.partition,
+                    topic_id=findings.listing.topics[each.topic].topic_id,
+                    next=first,
+                )
+                for each, first in findings.new.items()
+                if each not in self._progress
+            )
+            _log.info("reading new partitions", partitions=[str(each) for each in findings.new])
+        self._shares = (
+            len(self._progress),
+            len(findings.listing.partitions(self._source.partitions)),
+        )
+        self._warn_of_other_jobs(findings.committed_by)
+
+    def _lose(self, progress: Progress, found: Missing, findings: Findings) -> None:
+        assert self._discovery is not None
+        if self._accept(progress, found, findings.listing.topic_id(progress.topic)):
+            self._restart(progress)
+        else:
+            del self._progress[progress.key]
+            self._stop_reading(progress.key)
+            self._discovery.forget(progress.key)
+
+    def _restart(self, progress: Progress) -> None:
+        assert self._fetcher is not None
+        self._fetcher.unassign([progress.key])
+        self._fetcher.assign({progress.key: progress.next})
+
+    def _accept(self, progress: Progress, lost: Missing, topic_id: str | None) -> bool:
+        """Moves to the next available record. Returns False if there is nothing to read. Raises
+        FiresteelError if the job must fail.
+        """
+        if self._source.fail_on_data_loss:
+            raise FiresteelError(
+                f"{lost}. Records would be skipped; set fail_on_data_loss=False of KafkaSource to"
+                " continue with those that are available"
+            )
+        self.context.counter(DATA_LOSSES).inc()
+        _log.warning("records of Kafka are missing", cause=str(lost), continues_at=lost.resume)
+        if lost.resume is None:
+            return False
+        progress.next = lost.resume
+        progress.topic_id = topic_id or progress.topic_id
+        return True
+
+    def _warn_of_other_jobs(self, metadata: Iterable[str]) -> None:
+        own = self.context.task.job_id
+        jobs = {text.removeprefix(_METADATA) for text in metadata if text.startswith(_METADATA)} - {
+            own,
+            *self._shared_with,
+        }
+        if self._committed and jobs:
+            self._shared_with |= jobs
+            _log.warning(
+                "another job commits offsets to the same group, so neither's lag can be seen there;"
+                " give each job its own group_id",
+                group=self._source.group_id,
+                other_job=min(jobs),
+            )
+
+    # -- checkpoints
+
+    def position(self) -> Any:
+        """Returns a token: the offsets are in the operator's state, where every subtask finds those
+        of the partitions that it reads.
+        """
+        return {"version": VERSION}
+
+    def merged(self, positions: Sequence[Any]) -> Any:
+        return positions[0]
+
+    def restore(self, position: Any) -> None:
+        """Does nothing: `open` has read the state."""
+
+    def prepare_barrier(self, checkpoint_id: int) -> None:
+        if self._unreadable is not None:
+            self._unreadable.flush()
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        progress = self._progress.values()
+        self._items[:] = (
+            [encoded([each]) for each in progress] if self._bounded else [encoded(progress)]
+        )
+        if self._source.group_id is not None:
+            self._by_checkpoint[checkpoint_id] = {each.key: each.next for each in progress}
+        self._restore_budget()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        offsets = self._by_checkpoint.pop(checkpoint_id, None)
+        self._by_checkpoint = {n: at for n, at in self._by_checkpoint.items() if n > checkpoint_id}
+        if not offsets or self._fetcher is None:
+            return
+        changed = {of: at for of, at in offsets.items() if self._committed.get(of) != at}
+        if changed:
+            self._fetcher.commit(changed, f"{_METADATA}{self.context.task.job_id}")
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._by_checkpoint.pop(checkpoint_id, None)
+
+    def _on_commit(self, error: Exception | None, offsets: Iterable[tuple[Partition, int]]) -> None:
+        if error is None:
+            self._succeeded.inc()
+            self._committed.update(offsets)
+            return
+        self._failed.inc()
+        self._commits_failed += 1
+        if self._commits_failed == 1:
+            _log.warning("offsets were not committed to the group", cause=str(error))
+
+    def _restore_budget(self) -> None:
+        limit = self._source.max_records_per_checkpoint
+        if limit is not None:
+            own, every = self._shares
+            self._budget = max(1, limit * own // max(1, every))
+
+    # -- metrics
+
+    def _shown(self) -> TopicProgress:
+        """Called by another thread."""
+        fetcher = self._fetcher
+        assert fetcher is not None
+        full = fetcher.full
+        return TopicProgress.of(
+            [
+                PartitionProgress(
+                    each.topic,
+                    each.partition,
+                    each.next,
+                    self._committed.get(each.key),
+                    each.end if self._bounded else fetcher.end_offset(each.key),
+                    full,
+                )
+                for each in list(self._progress.values())
+            ],
+            failed_commits=self._commits_failed,
+            throttle_ms=fetcher.throttle_ms,
+        )
+
+
+def _joined(records: Records, parts: Sequence[tuple[int, int]]) -> Records:
+    pieces = [records.slice(start, stop) for start, stop in parts]
+    if not pieces:
+        return records.slice(0, 0)
+    runs, at = [], 0
+    for piece in pieces:
+        runs += [run._replace(start=run.start + at, stop=run.stop + at) for run in piece.runs]
+        at += piece.batch.num_rows
+    batch = pa.Table.from_batches([piece.batch for piece in pieces]).combine_chunks()
+    return Records(batch=batch.to_batches()[0], runs=runs)
+
+
+def _nothing() -> None:
+    """Only wakes the task."""
