@@ -2,7 +2,7 @@
 
 In the sources they are top-level packages. A wheel has them in a folder inside `firesteel`, which
 is not on sys.path, because a program's own modules may have these names. Only the processes of a
-cluster, and `firesteel.testing`, search it.
+cluster, `firesteel.testing` and `firesteel kafka` search it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def make_importable() -> None:
     spec = importlib.util.find_spec("taskexecutor")
     if spec is None or not str(spec.origin).startswith(f"{folder}{os.sep}"):
         raise ImportError(
-            "firesteel.testing needs Firesteel's package taskexecutor, but `import taskexecutor`"
+            "this part of Firesteel needs its package taskexecutor, but `import taskexecutor`"
             f" finds {spec and spec.origin}: rename that module"
         )

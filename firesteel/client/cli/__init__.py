@@ -12,6 +12,7 @@ from firesteel.client.cli.cluster import cluster, service
 from firesteel.client.cli.dashboard import dashboard
 from firesteel.client.cli.inspect import inspect
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
+from firesteel.client.cli.kafka import kafka
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.package import package
 from firesteel.client.cli.run import info, run
@@ -99,6 +100,7 @@ for command in (
     dashboard,
     inspect,
     cluster,
+    kafka,
     token,
     audit,
     service,

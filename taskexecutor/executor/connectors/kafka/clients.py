@@ -141,6 +141,17 @@ def admin(connection: KafkaConnection, reports: Reports | None = None) -> AdminC
     return opened
 
 
+def check_connection(connection: KafkaConnection, timeout_s: float) -> None:
+    """Raises FiresteelError, with the reason, if no broker answers within this time."""
+    reports = Reports()
+    client = admin(connection, reports)
+    try:
+        client.list_topics(timeout=timeout_s)
+    except library().KafkaException as error:
+        client.poll(0)  # calls `reports`
+        raise explained(error, Subject(connection=connection), "connect", reports) from error
+
+
 def explained(
     error: KafkaError | Exception, subject: Subject, doing: str = "", reports: Reports | None = None
 ) -> FiresteelError:
@@ -281,8 +292,8 @@ def _value(name: str, text: str) -> str:
     if scheme == "env":
         if rest not in os.environ:
             raise FiresteelError(
-                f"the Kafka property {name} is {text!r}, but the TaskExecutor has no environment"
-                f" variable {rest}; set it where the TaskExecutors are started"
+                f"the Kafka property {name} refers to the environment variable {rest}, which this"
+                " process does not have; set it where the TaskExecutors are started"
             )
         return os.environ[rest]
     if scheme == "file":
@@ -290,7 +301,6 @@ def _value(name: str, text: str) -> str:
             return Path(rest.removeprefix("//")).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise FiresteelError(
-                f"the Kafka property {name} is {text!r}, which the TaskExecutor cannot read:"
-                f" {error}"
+                f"the Kafka property {name} refers to a file that this process cannot read: {error}"
             ) from error
     return text

@@ -39,7 +39,7 @@ END_TXN_VERSION = 4
 PATIENCE_S = 60.0
 _TRY_S = 10.0  # for one request
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
-_OPEN = (State.ONGOING, State.PREPARE_EPOCH_FENCE)
+_OPEN = tuple(state for state in State if state.open)
 
 _T = TypeVar("_T")
 
@@ -76,13 +76,28 @@ class Transactions:
                 partitions=tuple(sorted((p.topic, p.partition) for p in found.topic_partitions)),
             )
 
-        return self._patiently(request, f"describe transactional id {transactional_id}")
+        subject = Subject(connection=self._connection, transactional_id=transactional_id)
+        return self._patiently(request, f"describe transactional id {transactional_id}", subject)
 
     def open_ids(self, prefix: str) -> list[str]:
         """Returns the transactional ids that start with `prefix` and have an open transaction."""
+        return self._names(prefix, _OPEN)
+
+    def find(self, prefix: str, *, open_only: bool) -> dict[str, Description]:
+        """Returns the descriptions of the transactional ids that start with `prefix`."""
+        names = self._names(prefix, _OPEN if open_only else ())
+        found = {name: self.describe(name) for name in names}
+        return {
+            name: description
+            for name, description in found.items()
+            if description is not None and (description.state.open or not open_only)
+        }
+
+    def _names(self, prefix: str, of: Sequence[State]) -> list[str]:
+        """Returns the transactional ids in these states; (): in any."""
 
         def request(client: Any) -> list[str]:
-            states = [state.value for state in _OPEN]
+            states = [state.value for state in of]
             try:
                 found = client.list_transactions(
                     state_filters=states, transactional_id_pattern=f"{re.escape(prefix)}.*"
@@ -94,7 +109,7 @@ class Transactions:
             }
             return sorted(name for name in names if name.startswith(prefix))
 
-        return self._patiently(request, f"list transactions of {prefix}*")
+        return self._patiently(request, f"list transactions{f' of {prefix}' if prefix else ''}")
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> None:
         """Commits or aborts the open transaction of this producer and epoch. Returns when the

@@ -64,6 +64,10 @@ class State(Enum):
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
     OTHER = "Unknown"
 
+    @property
+    def open(self) -> bool:
+        return self in (State.ONGOING, State.PREPARE_EPOCH_FENCE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
@@ -75,6 +79,12 @@ class Description:
     began_ms: int
     timeout_ms: int
     partitions: tuple[tuple[str, int], ...]  # topic and number; none after the end
+
+    @property
+    def blocks_readers(self) -> bool:
+        """Whether readers with read_committed stop at the first records of its transaction."""
+        undecided = self.state.open or self.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        return undecided and bool(self.partitions)
 
 
 class Verdict(Enum):
