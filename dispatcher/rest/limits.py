@@ -18,7 +18,7 @@ import resource
 import socket
 import ssl
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,39 +28,15 @@ from aiohttp import web
 
 from dispatcher.rest.requests import Handler
 from firesteel.common.config import Configuration, options
+from firesteel.common.security.limits import FAILURES_AT_ONCE, Rates
 
 log = structlog.get_logger(__name__)
 
-FAILURES_AT_ONCE = 20.0  # of authentication, times those per second
 SLOWEST_BYTES_PER_S = 1_000  # of a request's body
 TLS_HANDSHAKE_S = 10.0
 BACKLOG = 1_024  # connections that the system accepts before this process does
 _MAX_CONNECTIONS = 10_000
 _OTHER_FILES = 200  # that this process keeps open
-_MAX_KEYS = 10_000  # callers and addresses whose rates are known
-
-
-class Rates:
-    """Token buckets: a key may do `burst` things immediately, and `per_s` a second after that.
-    A rate of 0 is not limited. Knows the keys that were used last.
-    """
-
-    def __init__(self, per_s: float, burst: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at
-
-    def take(self, key: str, now_s: float) -> float:
-        """Returns 0.0, or for how many seconds the key must wait."""
-        if not self._per_s:
-            return 0.0
-        tokens, at_s = self._buckets.pop(key, (self._burst, now_s))
-        tokens = min(self._burst, tokens + (now_s - at_s) * self._per_s)
-        allowed = tokens >= 1.0
-        self._buckets[key] = (tokens - allowed, now_s)
-        if len(self._buckets) > _MAX_KEYS:
-            self._buckets.popitem(last=False)
-        return 0.0 if allowed else (1.0 - tokens) / self._per_s
 
 
 @dataclass(slots=True, kw_only=True)

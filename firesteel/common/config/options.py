@@ -122,7 +122,22 @@ SAMPLE_ROWS = _addresses.option(
     "Operators may look at rows that running tasks send, through every interface of the cluster.",
 )
 
-_limits = _Section("Limits of the REST API")
+_limits = _Section("Limits of callers")
+RPC_CALL_RATE = _limits.option(
+    "rpc.limit.calls-per-second",
+    "float",
+    1000.0,
+    "gRPC calls per second to one service by one person; twice that in a burst. 0: no limit.",
+    minimum=0,
+)
+RPC_FAILURE_RATE = _limits.option(
+    "rpc.limit.failures-per-second",
+    "float",
+    1.0,
+    "gRPC calls per second from one address without a valid credential; 20 times that in a burst."
+    " Those with a valid one are answered nevertheless. 0: no limit.",
+    minimum=0,
+)
 REST_REQUEST_RATE = _limits.option(
     "rest.limit.requests-per-second",
     "float",

@@ -27,6 +27,7 @@ from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.security.access import Access, access_of
 from firesteel.common.security.authority import identity_of
 from firesteel.common.security.credentials import BEARER
+from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.roles import Identity, Role
 from firesteel.common.security.tokens import ExpiredToken, TokenVerifier
 from firesteel.errors import FiresteelError
@@ -62,10 +63,12 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         verifier: TokenVerifier,
         audit: Callable[[Call], None] | None = None,
         owner_of: Callable[[str], str | None] = lambda job_id: None,
+        limits: CallLimits | None = None,
     ) -> None:
         self._verifier = verifier
         self._owner_of = owner_of
         self._audit = audit
+        self._limits = limits  # None: none
 
     async def intercept_service(
         self,
@@ -124,6 +127,7 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         request, job_id = received, ""
         try:
             identity = self._identity(context)
+            self._check_rate(identity)
             if parse is not None:
                 request = _parsed(received, parse, identity)
                 job_id = _job_of(request)
@@ -131,6 +135,8 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             if identity.own_jobs and access.for_owners:
                 self._check_owner(identity, job_id)
         except _Refused as refused:
+            if too_many := self._failed_too_often(refused, context):
+                await abort(context, Reason.TOO_MANY_CALLS, too_many)
             log.warning(
                 "refused a call", peer=self._address(context), method=name, reason=str(refused)
             )
@@ -163,6 +169,17 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         except FiresteelError as error:
             raise _Refused(Reason.CREDENTIAL_INVALID, f"{error}; {_HOW_TO}") from None
         raise _Refused(Reason.NO_CREDENTIAL, f"the call carries no credential; {_HOW_TO}")
+
+    def _check_rate(self, identity: Identity) -> None:
+        """Raises _Refused if the caller has called too often."""
+        if self._limits is not None and (too_many := self._limits.called(identity)):
+            raise _Refused(Reason.TOO_MANY_CALLS, too_many, identity)
+
+    def _failed_too_often(self, refused: _Refused, context: Any) -> str:
+        """Returns why a refused call is neither logged nor audited, or an empty text."""
+        if self._limits is None or refused.identity is not None:
+            return ""
+        return self._limits.failed(self._address(context))
 
     def _check_owner(self, identity: Identity, job_id: str) -> None:
         """Raises _Refused unless the caller owns the job."""

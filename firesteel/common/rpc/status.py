@@ -80,6 +80,7 @@ class Reason(Enum):
     CREDENTIAL_EXPIRED = auto()
     NOT_ALLOWED = auto()
     DISABLED = auto()
+    TOO_MANY_CALLS = auto()
 
 
 # Generic clients retry UNAVAILABLE, and only that.
@@ -130,6 +131,7 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.CREDENTIAL_EXPIRED: grpc.StatusCode.UNAUTHENTICATED,
         Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
         Reason.DISABLED: grpc.StatusCode.PERMISSION_DENIED,
+        Reason.TOO_MANY_CALLS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
 

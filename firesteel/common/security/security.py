@@ -24,6 +24,7 @@ from firesteel.common.security.credentials import BEARER, Certificate, SlotCrede
 from firesteel.common.security.folder import security_directory
 from firesteel.common.security.job_keys import JobKeys, past_epoch
 from firesteel.common.security.keys import Keys
+from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.listening import uses_tls
 from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import TokenVerifier
@@ -69,6 +70,7 @@ class Security:
         self.owner_of: Callable[[str], str | None] = lambda job_id: None
         # The epochs of the JobMasters whose slots this process hosts.
         self.job_epochs: dict[str, int] = {}
+        self.limits = CallLimits()  # of its gRPC server
         self.revoked: set[str] = set()  # the ids of tokens that this process refuses
         self._verifier = folder.verifier(self.revoked.__contains__)
         self._renew_at_s = 0.0
@@ -80,13 +82,15 @@ class Security:
             return None
         folder = Keys.open(security_directory(conf))
         folder.renew()
-        return cls(
+        security = cls(
             folder,
             subject=f"{role.value}-{os.getpid()}",
             role=role,
             tls=uses_tls(conf),
             hosts=(host, socket.gethostname(), "localhost", "127.0.0.1", "::1"),
         )
+        security.limits = CallLimits(conf)
+        return security
 
     def token(self) -> str:
         """Returns a token of this process that is valid for hours."""

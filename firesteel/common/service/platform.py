@@ -139,6 +139,7 @@ class GrpcTransport:
             security.verifier,
             audit=lambda call: security.audit(call),
             owner_of=lambda job_id: security.owner_of(job_id),
+            limits=security.limits,
         )
         return new_server(services, authentication=checks)
 

@@ -12,12 +12,14 @@ from grpc_reflection.v1alpha import reflection
 
 import firesteel._proto
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
+from firesteel.common.config import Configuration
 from firesteel.common.rpc.authentication import Authentication, Call
 from firesteel.common.rpc.bearer import CALLER_ADDRESS, REST_TOKEN, caller, carry_token
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.access import METHODS, access_of
-from firesteel.common.security.roles import PEOPLE, Role
+from firesteel.common.security.limits import CallLimits
+from firesteel.common.security.roles import PEOPLE, Identity, Role
 from firesteel.common.security.tokens import TokenIssuer, TokenVerifier
 
 
@@ -129,6 +131,55 @@ async def test_only_a_rest_server_vouches_for_the_address_of_its_caller(
             )
     (call,) = audited
     assert call.peer.startswith("ipv4:192.0.2.1" if voucher is Role.REST else "ipv4:127.0.0.1")
+
+
+@pytest.fixture
+async def limited(key, clock, audited) -> AsyncIterator[str]:
+    """The address of a service that allows two calls at once, and two failures."""
+    conf = Configuration(
+        {"rpc.limit.calls-per-second": "1", "rpc.limit.failures-per-second": "0.1"}
+    )
+    server = new_server(
+        [],
+        authentication=Authentication(
+            TokenVerifier(key.public_key(), now_s=clock),
+            audited.append,
+            limits=CallLimits(conf, now_s=clock),
+        ),
+    )
+    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Answers(), server)
+    address = bind(server, "127.0.0.1", 0)
+    await server.start()
+    yield address
+    await server.stop(None)
+
+
+async def test_a_person_who_calls_too_often_is_refused_for_a_while(limited, issuer, clock):
+    ada, bob = (issuer.issue(name, Role.VIEWER, valid_s=600) for name in ("ada", "bob"))
+    others = (issuer.issue("ada", Role.VIEWER, valid_s=600), ada)
+    assert [await _list(limited, token) for token in others] == ["ada (viewer)"] * 2
+    assert await _list(limited, ada) is Reason.TOO_MANY_CALLS
+    assert await _list(limited, bob) == "bob (viewer)"
+    clock.now_s += 1.0
+    assert await _list(limited, ada) == "ada (viewer)"
+
+
+def test_services_call_as_often_as_they_need(clock):
+    limits = CallLimits(Configuration({"rpc.limit.calls-per-second": "1"}), now_s=clock)
+    for role, refused in ((Role.JOB_MASTER, False), (Role.SUBMITTER, True)):
+        identity = Identity(subject="x", role=role, expires_s=clock.now_s + 60)
+        assert any(limits.called(identity) for _ in range(10)) is refused
+
+
+async def test_failures_from_one_address_are_limited_and_not_recorded(
+    limited, issuer, clock, audited
+):
+    failures = [await _list(limited, "forged") for _ in range(4)]
+    assert failures == [*[Reason.CREDENTIAL_INVALID] * 2, *[Reason.TOO_MANY_CALLS] * 2]
+    assert len(audited) == 2
+    assert await _list(limited, issuer.issue("ada", Role.VIEWER, valid_s=60)) == "ada (viewer)"
+    clock.now_s += 10.0
+    assert await _list(limited, None) is Reason.NO_CREDENTIAL
 
 
 def test_only_health_is_public():
