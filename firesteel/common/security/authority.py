@@ -55,6 +55,8 @@ class CertificateAuthority:
             _builder(name, name, key.public_key(), now_s(), _AUTHORITY_VALID_S)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
+            # All authorities have one name. Their keys tell peers that another one has signed.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
             .sign(key, hashes.SHA256())
         )
         pem = _pem(key)
@@ -82,6 +84,9 @@ class CertificateAuthority:
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False
+            )
             .sign(self._key, hashes.SHA256())
         )
         return Certificate(
