@@ -178,7 +178,8 @@ class Dispatcher:
         )
         await self.shell.prepare()
         await self._open_access(store)
-        self._gate.open(DispatcherServicer(self.shell, lambda: self.rest_url), store.epoch)
+        servicer = DispatcherServicer(self.shell, lambda: self.rest_url, self._leaders.standbys)
+        self._gate.open(servicer, store.epoch)
         log.info(
             "the Dispatcher leads",
             directory=str(self._directory),

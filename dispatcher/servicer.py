@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -36,6 +37,7 @@ from firesteel._proto import (
 )
 from firesteel._proto.inspections_pb2_grpc import ThreadsStub
 from firesteel._proto.process_info_pb2_grpc import ProcessInfoStub
+from firesteel._proto.resource_manager_pb2 import MasterOverview
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.storage import StorageError
@@ -43,6 +45,7 @@ from firesteel.common.config import options
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.inspections import RowSampling, problem_with
+from firesteel.common.leader import Office
 from firesteel.common.rpc.bearer import answering
 from firesteel.common.rpc.convert import TASK_INSPECTION
 from firesteel.common.rpc.errors import RemoteProtocolError
@@ -56,6 +59,7 @@ WATCH_COALESCE_S = 0.05  # sends changes within this time together
 WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a change of state
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
+JOB_MASTERS_SHOWN = 100  # in the overview
 TASK_EXECUTOR_TIMEOUT_S = 5.0
 THREADS_TIMEOUT_S = 10.0  # a TaskExecutor waits for its slots
 INSPECTION_GRACE_S = 10.0  # the JobMaster answers earlier
@@ -65,9 +69,15 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
-    def __init__(self, shell: Shell, rest_url: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        rest_url: Callable[[], str],
+        standbys: Callable[[Office], Awaitable[tuple[str, ...]]],
+    ) -> None:
         self._shell = shell
         self._rest_url = rest_url
+        self._standbys = standbys
         self._connections = itertools.count(1)
 
     # ---- jobs
@@ -401,7 +411,37 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             rest_url=self._rest_url(),
         )
         overview.MergeFrom(await self._resources())
+        overview.masters.extend(await self._masters(overview.resource_manager_epoch))
         return overview
+
+    async def _masters(self, resource_manager_epoch: int) -> list[MasterOverview]:
+        """Lists the leaders, the standbys, and the JobMasters of the newest jobs."""
+        shell = self._shell
+        leaders = {
+            Office.DISPATCHER: (shell.address, shell.store.epoch),
+            Office.RESOURCE_MANAGER: (shell.resource_manager, resource_manager_epoch),
+        }
+        masters = []
+        for office, (address, epoch) in leaders.items():
+            if address:
+                masters.append(
+                    MasterOverview(office=office.value, address=address, epoch=epoch, leads=True)
+                )
+            standbys = await self._standbys(office)
+            masters += [MasterOverview(office=office.value, address=each) for each in standbys]
+        jobs = (job for job in shell.core.jobs.values() if job.job_master_address and not job.ended)
+        masters += [
+            MasterOverview(
+                office="job_master",
+                address=job.job_master_address,
+                epoch=job.epoch,
+                leads=True,
+                job_id=job.job_id,
+                job_name=job.name,
+            )
+            for job in heapq.nlargest(JOB_MASTERS_SHOWN, jobs, key=lambda job: job.start_ms)
+        ]
+        return masters
 
     async def _resources(self) -> resource_manager_pb2.ClusterOverview:
         """Returns what the ResourceManager knows, or why it does not answer."""

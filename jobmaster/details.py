@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -32,14 +32,17 @@ def job_details(
     members = fused(graph.job_graph)
     # A job graph that was rejected has no execution graph.
     vertices = vertex_details(graph.job_graph) if graph.vertices else []
-    state_bytes = _state_bytes(core)
+    sizes = _state_bytes(core)
     for details, job_vertex in zip(vertices, graph.vertices, strict=True):
         _add_tasks(details, core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
         sample = None if graph.status.terminal else activity.get(details.vertex_id)
         if sample is not None:
             details.activity.CopyFrom(sample.message())
-        if details.vertex_id in state_bytes:
-            details.state_bytes = state_bytes[details.vertex_id]
+        if details.vertex_id in sizes:
+            details.state_bytes = sum(sizes[details.vertex_id].values())
+            for operator in details.operators:
+                if (size_bytes := sizes[details.vertex_id][operator.operator_id]) > 0:
+                    operator.state_bytes = size_bytes
     return job_master_pb2.JobDetails(
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
@@ -56,15 +59,17 @@ def job_details(
     )
 
 
-def _state_bytes(core: JobMasterCore) -> Counter[str]:
-    """Returns the sizes of the vertices' parts of the last complete checkpoint."""
-    sizes: Counter[str] = Counter()
+def _state_bytes(core: JobMasterCore) -> dict[str, Counter[str]]:
+    """Returns the sizes of state in the last complete checkpoint, by vertex and operator."""
+    sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     last = core.job.checkpoints.last_completed
     if last is not None:
         for attempt_id, snapshot in last.snapshots.items():
             execution = last.plan.to_acknowledge.get(attempt_id)
             if execution is not None:
-                sizes[execution.vertex.job_vertex.vertex.vertex_id] += snapshot.size_bytes
+                of_vertex = sizes[execution.vertex.job_vertex.vertex.vertex_id]
+                for operator in snapshot.operators:
+                    of_vertex[operator.operator_id] += operator.state_bytes
     return sizes
 
 

@@ -29,6 +29,7 @@ _TIMES = {
     "python": "python_ms",
     "exchange": "exchange_ms",
     "planning": "spark_planning_ms",
+    "gc": "gc_ms",
 }
 _NO_WATERMARK, _END = -(2**63), 2**63 - 1
 _LAST_WATERMARK_US = 253_402_300_800_000_000  # later ones stand for the end of the input

@@ -232,6 +232,7 @@ def overview(
         slots_warm=sum(executor.slots_warm for executor in executors),
         slots_missing=core.missing,
         task_executors=executors,
+        resource_manager_epoch=core.settings.epoch,
     )
 
 

@@ -36,6 +36,8 @@ def slot_usage(
         jvm_other_bytes=other,
         python_bytes=resident.python if resident else None,
         shared_bytes=resident.shared if resident else None,
+        managed_used_bytes=memory.managed_used,
+        managed_total_bytes=memory.managed_total,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from firesteel.common.metrics import Sample
-from taskexecutor.executor import JVM_STATUS
+from taskexecutor.executor import JVM_STATUS, MANAGED_MEMORY
 
 _SLOT = "flink_taskmanager_Status_Slot_Memory_"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -53,6 +53,8 @@ class SlotMemory:
     jvm_non_heap_used: int | None  # metaspace and compiled code
     jvm_non_heap_committed: int | None
     jvm_direct_used: int | None  # direct buffers
+    managed_used: int | None = None  # for state, within `resident.python`
+    managed_total: int | None = None
 
     def samples(self, labels: Mapping[str, str]) -> list[Sample]:
         """Returns the parts that its process does not report itself."""
@@ -74,7 +76,7 @@ def slot_memory(
     values = {
         name.removeprefix(JVM_STATUS): int(value)
         for name, _, value in reported
-        if name.startswith(JVM_STATUS)
+        if name.startswith((JVM_STATUS, MANAGED_MEMORY))
     }
     return SlotMemory(
         limit=limit,
@@ -85,6 +87,8 @@ def slot_memory(
         jvm_non_heap_used=values.get("Memory_NonHeap_Used"),
         jvm_non_heap_committed=values.get("Memory_NonHeap_Committed"),
         jvm_direct_used=values.get("Memory_Direct_MemoryUsed"),
+        managed_used=values.get(f"{MANAGED_MEMORY}Used"),
+        managed_total=values.get(f"{MANAGED_MEMORY}Total"),
     )
 
 

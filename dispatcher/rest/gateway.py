@@ -37,7 +37,7 @@ from firesteel.client.job_details import (
     JobOverview,
 )
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.leader import Leader, LeaderRetriever
+from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.bearer import AUTHORIZATION, CALLER_ADDRESS, REST_TOKEN
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.rpc.status import Reason, reason_of
@@ -119,11 +119,6 @@ class Gateway:
         await self.operations.stop()
         self._leave()
         await asyncio.gather(*self._closing)
-
-    @property
-    def leader(self) -> Leader | None:
-        """The leading Dispatcher."""
-        return self._retriever.leader
 
     def caller(self, request: web.Request) -> Identity | None:
         """Returns who made the request; None without security."""

@@ -67,6 +67,7 @@ class OperatorDetails:
     plan: str
     group: int = 0  # operators of a vertex with the same number share one plan on Spark
     choice: Choice | None = None  # of a group, under its last operator; None: not yet known
+    state_bytes: int | None = None  # in the last complete checkpoint; None: it has no state there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class Activity:
     python: float
     exchange: float
     planning: float  # of Spark's plans; part of `spark`
+    gc: float  # the slots' JVMs collect garbage; part of the others
     busiest_subtask: int
     busiest: float  # its busy share
     largest_subtask: int
@@ -102,7 +104,7 @@ class Vertex:
     input_vertex_ids: tuple[str, ...]
     input_partitioners: tuple[str, ...] = ()  # of these inputs: FORWARD, HASH, ...
     activity: Activity | None = None  # None: unknown
-    state_bytes: int | None = None  # its part of the last complete checkpoint
+    state_bytes: int | None = None  # in the last complete checkpoint
 
     @property
     def states(self) -> Counter[ExecutionState]:
@@ -195,6 +197,18 @@ class TaskExecutorOverview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MasterOverview:
+    """A process that holds an office, or stands by for it."""
+
+    office: str  # dispatcher, resource_manager or job_master
+    address: str
+    epoch: int  # 0: a standby
+    leads: bool
+    job_id: str = ""  # of a JobMaster
+    job_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOverview:
     version: str
     resource_manager_address: str
@@ -209,6 +223,8 @@ class ClusterOverview:
     jobs_failed: int
     rest_url: str = ""  # of the dashboard and the REST API; empty: there are none
     task_executors: tuple[TaskExecutorOverview, ...] = field(default=())
+    masters: tuple[MasterOverview, ...] = ()  # of JobMasters, the newest ones
+    resource_manager_epoch: int = 0  # 0: it does not answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,9 @@ class Leaders(Protocol):
     async def start(self) -> None:
         """Starts to look for the leaders. Does not wait."""
 
+    async def standbys(self, office: Office) -> tuple[str, ...]:
+        """Returns the addresses of the contenders that do not lead, as far as they are known."""
+
     async def close(self) -> None: ...
 
 
@@ -163,6 +166,9 @@ class FixedLeaders:
 
     async def start(self) -> None:
         pass
+
+    async def standbys(self, office: Office) -> tuple[str, ...]:
+        return ()
 
     async def close(self) -> None:
         pass

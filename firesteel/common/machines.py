@@ -30,6 +30,8 @@ class SlotUsage:
     jvm_other_bytes: int | None = None  # of the JVM, except its heap
     python_bytes: int | None = None
     shared_bytes: int | None = None
+    managed_used_bytes: int | None = None  # for state; within `python_bytes`
+    managed_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

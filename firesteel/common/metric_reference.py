@@ -60,6 +60,7 @@ _TIMES = {
     "sparkReading": "reading files with Arrow",
     "python": "in Python functions and operators",
     "exchange": "sending batches",
+    "garbageCollection": "in garbage collection of the slot's JVM",
 }
 _PROCESS = {
     "CPU_Load": "Share of all cores of the machine, 0 to 1.",

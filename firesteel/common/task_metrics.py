@@ -118,6 +118,7 @@ class TaskMetrics:
     spark_reading_ms: float = 0.0  # reading files by Arrow
     plans_made: int = 0
     cached_runs: int = 0  # bundles that a cached plan ran
+    gc_ms: float = 0.0  # of its slot's JVM, in garbage collection; in any of the times above
     aligning_ms: float = 0.0  # the part of idle_ms spent in watermark alignment
     # The last Spark plan of each operator; first subtask only.
     plans: Mapping[str, str] = field(default_factory=dict)

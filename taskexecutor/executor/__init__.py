@@ -15,3 +15,4 @@ LOG_VARIABLE = "FIRESTEEL_SLOT_LOG"
 
 # Prefix of the metrics of a slot's JVM.
 JVM_STATUS = "flink_taskmanager_Status_JVM_"
+MANAGED_MEMORY = "flink_taskmanager_Status_Flink_Memory_Managed_"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from taskexecutor.executor import JVM_STATUS
@@ -25,15 +26,27 @@ class JvmStatus:
         self._session = session
         self._labels = {"slot": str(slot)}
         self._beans: _Beans | None = None
+        self._gc_ms = 0.0
 
     def samples(self) -> list[MetricSample]:
         """Returns no samples if the JVM does not respond."""
         try:
-            self._beans = self._beans or _Beans(self._session)
-            values = dict(self._beans.values())
+            values = dict(self._connected().values())
         except Exception:
             return []
         return [MetricSample(JVM_STATUS + n, self._labels, value) for n, value in values.items()]
+
+    def gc_ms(self) -> float:
+        """Returns the time spent in garbage collection since the JVM has started; if it does not
+        respond, as it was last read.
+        """
+        with suppress(Exception):
+            self._gc_ms = self._connected().gc_ms()
+        return self._gc_ms
+
+    def _connected(self) -> _Beans:
+        self._beans = self._beans or _Beans(self._session)
+        return self._beans
 
 
 class _Beans:
@@ -46,6 +59,9 @@ class _Beans:
             bean for bean in factory.getPlatformMXBeans(pool) if bean.getName() == "direct"
         )
         self._collectors = {bean.getName(): bean for bean in factory.getGarbageCollectorMXBeans()}
+
+    def gc_ms(self) -> float:
+        return float(sum(each.getCollectionTime() for each in self._collectors.values()))
 
     def values(self) -> Iterator[tuple[str, float]]:
         for name, usage in (

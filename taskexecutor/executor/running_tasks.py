@@ -91,11 +91,13 @@ class MetricsReporter:
         link: ExecutorLink,
         tasks: RunningTasks,
         slot_samples: Callable[[], list[MetricSample]],
+        gc_ms: Callable[[], float],
         interval_s: float,
     ) -> None:
         self._link = link
         self._tasks = tasks
         self._slot_samples = slot_samples
+        self._gc_ms = gc_ms
         self._interval_s = interval_s
         self._wake = threading.Event()
 
@@ -117,8 +119,10 @@ class MetricsReporter:
                 slot_due_s = time.monotonic() + SLOT_INTERVAL_S
             metrics: list[TaskMetrics] = []
             samples = list(slot)
+            gc_ms = self._gc_ms() if tasks else 0.0
             for task in tasks:
                 try:
+                    task.collected(gc_ms)
                     metrics.append(task.metrics())
                     samples.extend(task.samples())
                 except Exception:

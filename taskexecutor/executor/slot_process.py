@@ -30,7 +30,12 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
-from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
+from taskexecutor.executor import (
+    ABANDONED_THREAD_EXIT_CODE,
+    JVM_LOST_EXIT_CODE,
+    MANAGED_MEMORY,
+    convert,
+)
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
@@ -52,7 +57,6 @@ log = structlog.get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
-_MANAGED_MEMORY = "flink_taskmanager_Status_Flink_Memory_Managed"
 _STATIC_TABLE = "flink_taskmanager_job_staticTable_"
 
 
@@ -89,6 +93,7 @@ class Host:
             link=link,
             tasks=self._tasks,
             slot_samples=self._slot_samples,
+            gc_ms=self._gc_ms,
             interval_s=metrics_interval_s,
         )
         self._inspections = Inspections(
@@ -211,15 +216,21 @@ class Host:
     def _send_threads(self, stacks: Sequence[ThreadStack]) -> None:
         self._link.send(convert.threads(stacks))
 
-    def _slot_samples(self) -> list[MetricSample]:
+    def _jvm(self) -> JvmStatus:
         """Runs in the metrics thread."""
         if self._jvm_status is None:
             self._jvm_status = JvmStatus(self._engine.session, self._slot)
-        samples = self._jvm_status.samples()
+        return self._jvm_status
+
+    def _gc_ms(self) -> float:
+        return self._jvm().gc_ms()
+
+    def _slot_samples(self) -> list[MetricSample]:
+        samples = self._jvm().samples()
         labels, state = {"slot": str(self._slot)}, self._state_backends
         samples += [
-            MetricSample(f"{_MANAGED_MEMORY}_Used", labels, state.used_bytes),
-            MetricSample(f"{_MANAGED_MEMORY}_Total", labels, state.managed_bytes),
+            MetricSample(f"{MANAGED_MEMORY}Used", labels, state.used_bytes),
+            MetricSample(f"{MANAGED_MEMORY}Total", labels, state.managed_bytes),
         ]
         tables, job_id = self._static_tables, self._job_id
         for table in tables.status() if tables is not None else ():

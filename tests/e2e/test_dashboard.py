@@ -184,6 +184,10 @@ def test_an_operator_stops_restores_and_removes(
     page.get_by_role("dialog").get_by_role("button", name="Dispose").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert not Path(path).exists()
+    expect(row).to_contain_text("disposed")
+    dashboard.open(f"/jobs/{job}/checkpoints")
+    disposed = page.get_by_role("row").filter(has_text=path)
+    expect(disposed).to_contain_text("disposed")
 
     dashboard.open(f"/jobs/{job}")
     page.get_by_role("button", name="Remove").click()

@@ -176,7 +176,21 @@ def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_p
             details = next(d for d in watched if running(d))
             before = attempt_ids(details)
 
+            eventually(
+                lambda: (
+                    sorted((each.office, each.leads) for each in client.cluster_overview().masters)
+                    == [
+                        ("dispatcher", False),
+                        ("dispatcher", True),
+                        ("job_master", True),
+                        ("resource_manager", False),
+                        ("resource_manager", True),
+                    ]
+                ),
+                "leaders and standbys are listed",
+            )
             overview = client.cluster_overview()
+            assert all((each.epoch > 0) == each.leads for each in overview.masters)
             resource_managers.kill(overview.resource_manager_address)
             (other,) = set(resource_managers.by_address) - {overview.resource_manager_address}
             eventually(

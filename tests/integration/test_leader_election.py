@@ -193,6 +193,29 @@ async def test_who_looks_for_the_leader_waits_for_it_and_follows(ensemble: Ensem
         await leaders.close()
 
 
+async def test_standbys_are_listed_until_they_lead_or_end(ensemble: Ensemble) -> None:
+    leaders = ZooKeeperLeaders(ensemble)
+    await leaders.start()
+
+    async def lists(*addresses: str) -> None:
+        while await leaders.standbys(Office.DISPATCHER) != addresses:
+            await asyncio.sleep(0.02)
+
+    try:
+        async with asyncio.timeout(PATIENCE_S), contender(ensemble, "one:1") as one:
+            await one.granted()
+            await lists()
+            async with contender(ensemble, "two:2") as two, contender(ensemble, "three:3") as three:
+                await lists("three:3", "two:2")
+                assert await leaders.standbys(Office.RESOURCE_MANAGER) == ()
+                await one.close()
+                await until(lambda: two.acts() or three.acts())
+                await lists("three:3" if two.acts() else "two:2")
+            await lists()
+    finally:
+        await leaders.close()
+
+
 async def test_a_client_finds_the_leader_or_waits_for_one(ensemble: Ensemble) -> None:
     finder = await asyncio.to_thread(LeaderFinder, ensemble, Office.DISPATCHER)
     try:

@@ -7,14 +7,13 @@ Rules, in order. The first one that applies decides:
 2. It is the bottleneck because
    a. one subtask receives most of the records (a hot key);
    b. Python functions take most of its time;
-   c. Spark plans its bundles for much of its time;
-   d. its time is spent neither in Spark nor in Python, and its state is on disk;
-   e. it writes to a system outside of the job (a sink);
-   f. it has too few subtasks.
+   c. the JVMs of its slots collect garbage for much of the time;
+   d. Spark plans its bundles for much of its time;
+   e. its time is spent neither in Spark nor in Python, and its state is on disk;
+   f. it writes to a system outside of the job (a sink);
+   g. it has too few subtasks.
 3. If no vertex limits the job, a watermark may hold back its results: a subtask of a source without
    rows holds back the watermark of the others.
-
-Garbage collection is not among the metrics of a task, so no rule is about it.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from firesteel.common.units import size
 BACK_PRESSURED = 0.1  # share of time from which a vertex is back-pressured
 BUSY = 0.7  # share of time from which the busiest subtask limits its vertex
 MUCH = 0.5  # of the busy time
+COLLECTING = 0.15  # of all time
 PLANNING = 0.25  # of the busy time
 UNEVEN = 1.5  # times the mean: the busiest subtask, and its records
 
@@ -124,6 +124,13 @@ def _reason(
             (f"computed in Python: {', '.join(names)}",) if names else (),
             "Write the function with column expressions, which Spark or Arrow compute.",
             "concepts/columnar.md#what-decides",
+        )
+    if now.gc >= COLLECTING:
+        return (
+            f"the JVMs of its slots collect garbage {_percent(now.gc)} of the time",
+            (f"Spark takes {_percent(now.spark / busy)} of its busy time",),
+            "Give its slots more heap, or reduce the size of bundles.",
+            "how-to/slots-and-memory.md#garbage-collection",
         )
     if now.planning / busy >= PLANNING:
         return (

@@ -11,7 +11,7 @@ import grpc
 from aiohttp import web
 
 import firesteel
-from dispatcher.rest.firesteel.checkpoints import checkpoint
+from dispatcher.rest.firesteel.savepoints import SavepointFiles, savepoints, taken
 from dispatcher.rest.firesteel.shown import Json
 from dispatcher.rest.flink.shown import now_ms
 from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
@@ -21,15 +21,16 @@ from firesteel.client.job_details import (
     ClusterOverview,
     JobDetails,
     JobOverview,
+    MasterOverview,
     TaskExecutorOverview,
 )
 from firesteel.common.config import options
-from firesteel.common.leader import Leader
 from firesteel.common.rpc.access_messages import AUDIT_ENTRY
 from firesteel.common.security.roles import Role
 from firesteel.common.states import JobStatus
 
 KEPT_S = 2.0  # it reads the details of many jobs
+SAVEPOINTS_KEPT_S = 5.0  # it also looks for their files
 MAX_LIVE = 20  # jobs that are read, the newest ones
 MAX_FAILED = 10
 MAX_FAILURES = 20
@@ -39,6 +40,7 @@ MAX_WITH_SAVEPOINTS = 50  # jobs that are read for their savepoints
 class ClusterRoutes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._savepoint_files = SavepointFiles()
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -74,11 +76,10 @@ class ClusterRoutes:
                 self._gateway.cluster(request), self._gateway.jobs(request)
             )
             details = await self._details(request, worth_reading(jobs))
-            leader = self._gateway.leader
             return {
                 "cluster": self._gateway.cluster_name,
                 "now_ms": now_ms(),
-                **cluster(overview, jobs, details, leader),
+                **cluster(overview, jobs, details),
             }
 
         return await self._gateway.answer(request, load, kept_s=KEPT_S)
@@ -87,9 +88,11 @@ class ClusterRoutes:
         async def load() -> Json:
             jobs = await self._gateway.jobs(request)
             newest = heapq.nlargest(MAX_WITH_SAVEPOINTS, jobs, key=lambda job: job.start_ms)
-            return savepoints(await self._details(request, newest))
+            details = await self._details(request, newest)
+            paths = [each["path"] for each in taken(details)]
+            return savepoints(details, await self._savepoint_files.exist(paths))
 
-        return await self._gateway.answer(request, load, kept_s=KEPT_S)
+        return await self._gateway.answer(request, load, kept_s=SAVEPOINTS_KEPT_S)
 
     async def _details(self, request: web.Request, jobs: Sequence[JobOverview]) -> list[JobDetails]:
         """Reads jobs; leaves out removed jobs, and those that do not answer."""
@@ -132,11 +135,10 @@ def cluster(
     overview: ClusterOverview,
     jobs: Sequence[JobOverview],
     details: Sequence[JobDetails],
-    dispatcher: Leader | None,
 ) -> Json:
     return {
         "version": overview.version,
-        "masters": _masters(overview, dispatcher),
+        "masters": _masters(overview),
         "slots": {
             "total": overview.slots_total,
             "free": overview.slots_free,
@@ -160,23 +162,34 @@ def cluster(
     }
 
 
-def _masters(overview: ClusterOverview, dispatcher: Leader | None) -> list[Json]:
-    return [
-        {
-            "office": "dispatcher",
-            "address": dispatcher.address if dispatcher else None,
-            "epoch": dispatcher.epoch or None if dispatcher else None,
-            "leads": dispatcher is not None,
-            "problem": None,
-        },
-        {
-            "office": "resource_manager",
-            "address": overview.resource_manager_address or None,
-            "epoch": None,
-            "leads": not overview.resource_manager_problem,
-            "problem": overview.resource_manager_problem or None,
-        },
+_OFFICES = ("dispatcher", "resource_manager", "job_master")
+
+
+def _masters(overview: ClusterOverview) -> list[Json]:
+    """Leaders come before standbys. A ResourceManager that does not answer has a problem."""
+    problem = overview.resource_manager_problem or None
+    masters = [
+        _master(each, problem if each.office == "resource_manager" and each.leads else None)
+        for each in sorted(
+            overview.masters, key=lambda each: (_OFFICES.index(each.office), not each.leads)
+        )
     ]
+    if problem and not overview.resource_manager_address:  # none leads
+        vacant = MasterOverview(office="resource_manager", address="", epoch=0, leads=False)
+        masters.append(_master(vacant, problem))
+    return masters
+
+
+def _master(each: MasterOverview, problem: str | None) -> Json:
+    return {
+        "office": each.office,
+        "address": each.address or None,
+        "epoch": each.epoch or None,
+        "leads": each.leads and problem is None,
+        "job_id": each.job_id or None,
+        "job_name": each.job_name or None,
+        "problem": problem,
+    }
 
 
 def _failures(details: Sequence[JobDetails]) -> list[Json]:
@@ -207,14 +220,3 @@ def _task_executor(each: TaskExecutorOverview) -> Json:
         "problem": each.slot_problem or None,
         "stops": each.stops,
     }
-
-
-def savepoints(details: Sequence[JobDetails]) -> Json:
-    """The complete savepoints of jobs that are still shown, the newest first."""
-    taken = [
-        {"job_id": job.job_id, "job_name": job.name, **checkpoint(each)}
-        for job in details
-        for each in job.checkpoints
-        if each.savepoint and each.state == "COMPLETED"
-    ]
-    return {"savepoints": sorted(taken, key=lambda each: -each["triggered_ms"])}

@@ -198,6 +198,7 @@ def _operator(operator: OperatorDetails) -> Json:
         "reads": choice.reads or None if choice else None,
         "computes": choice.computes or None if choice else None,
         "reason": choice.reason or None if choice else None,
+        "state_bytes": operator.state_bytes,
     }
 
 

@@ -82,6 +82,6 @@ def _slot(slot: SlotUsage, job_names: Mapping[str, str]) -> Json:
             "jvm_other": slot.jvm_other_bytes,
             "python": slot.python_bytes,
             "shared": slot.shared_bytes,
-            "state": None,
+            "managed": {"used": slot.managed_used_bytes, "total": slot.managed_total_bytes},
         },
     }

@@ -24,6 +24,7 @@ _TIMES = {
     "sparkTimeMsPerSecond": "spark_ms",
     "pythonTimeMsPerSecond": "python_ms",
     "exchangeTimeMsPerSecond": "exchange_ms",
+    "garbageCollectionTimeMsPerSecond": "gc_ms",
 }
 _PER_SECOND = {f"{name}PerSecond": field for name, field in _AMOUNTS.items()} | _TIMES
 

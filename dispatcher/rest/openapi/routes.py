@@ -49,6 +49,7 @@ _OPERATOR = {
     "reads": maybe(str),
     "computes": maybe(str),
     "reason": maybe(str),
+    "state_bytes": maybe(int),
 }
 _VERTEX = {
     "id": _ID,
@@ -170,6 +171,8 @@ DESCRIBED: Final[Mapping[str, Route]] = {
                         "address": maybe(str),
                         "epoch": maybe(int),
                         "leads": bool,
+                        "job_id": maybe(str),
+                        "job_name": maybe(str),
                         "problem": maybe(str),
                     }
                 ],
@@ -306,7 +309,17 @@ DESCRIBED: Final[Mapping[str, Route]] = {
         ),
         ("GET", "savepoints"): Route(
             summary="Lists the last savepoints of all jobs.",
-            answer={"savepoints": [{**_CHECKPOINT, "job_id": _ID, "job_name": str}]},
+            answer={
+                "savepoints": [
+                    {
+                        **_CHECKPOINT,
+                        "job_id": _ID,
+                        "job_name": str,
+                        "disposed": maybe(bool),
+                        "restored_by": [{"job_id": _ID, "job_name": str}],
+                    }
+                ]
+            },
         ),
         ("POST", "savepoints/dispose"): Route(
             summary="Deletes a savepoint.", answer=_OPERATION, status=202, body={"path": str}

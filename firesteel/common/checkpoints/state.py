@@ -169,6 +169,15 @@ class OperatorSnapshot:
             + sum(map(len, self.broadcasts.values()))
         )
 
+    @property
+    def state_bytes(self) -> int:
+        """The size of its state, whichever checkpoint has written it, without batches in flight."""
+        not_new = sum(
+            sum(file.size_bytes for file in database.files) - database.new_bytes
+            for database in self.databases
+        )
+        return self.size_bytes + not_new - sum(each.file.size_bytes for each in self.in_flight)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteCheckpoint:

@@ -18,7 +18,7 @@ _VERTEX = View(
         *("activity", "state_bytes"),
     ),
 )
-View(Operator, pb.OperatorDetails, unmapped=("plan", "group", "choice"))
+View(Operator, pb.OperatorDetails, unmapped=("plan", "group", "choice", "state_bytes"))
 
 
 def vertex_details(graph: JobGraph) -> list[pb.VertexDetails]:

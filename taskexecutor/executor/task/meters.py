@@ -31,6 +31,7 @@ TIMES = {
     "SparkReading": "spark_reading_ms",
     "Python": "python_ms",
     "Exchange": "exchange_ms",
+    "GarbageCollection": "gc_ms",
 }
 # per second; isBackPressured from this value on, even between two waits
 BACK_PRESSURED_FROM_MS = 500.0

@@ -95,6 +95,8 @@ class TaskMetricGroup:
         self.partitions: list[ResultPartition] = []
         self.gates: list[InputGate] = []
         self.records_in = 0
+        self.gc_ms = 0.0  # of the slot's JVM since the task's first report
+        self._gc_before_ms: float | None = None
         self.checkpoint_times: CheckpointTimes | None = None  # None: the job takes no checkpoints
         self.watermark_us: Callable[[], int] = lambda: MIN_TIMESTAMP_US
 
@@ -102,6 +104,12 @@ class TaskMetricGroup:
         metrics = OperatorMetrics(operator_id, operator_name)
         self.operators.append(metrics)
         return metrics
+
+    def collected(self, total_ms: float) -> None:
+        """Takes the time that the slot's JVM has spent in garbage collection since it started."""
+        if self._gc_before_ms is None:
+            self._gc_before_ms = total_ms
+        self.gc_ms = total_ms - self._gc_before_ms
 
     @property
     def blocked(self) -> bool:
@@ -142,6 +150,7 @@ class TaskMetricGroup:
             spark_reading_ms=spent_ns[TimeKind.READING] / 1e6,
             python_ms=spent_ns[TimeKind.PYTHON] / 1e6,
             exchange_ms=(spent_ns[TimeKind.EXCHANGE] - no_credit_ns) / 1e6,
+            gc_ms=self.gc_ms,
             bundles=sum(o.bundles for o in self.operators),
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),

@@ -188,6 +188,10 @@ class StreamTask:
     def metrics(self) -> TaskMetrics:
         return self._metrics.read()
 
+    def collected(self, total_ms: float) -> None:
+        """Takes the time that the slot's JVM has spent in garbage collection since it started."""
+        self._metrics.collected(total_ms)
+
     def samples(self) -> list[MetricSample]:
         return self._meters.samples()
 

@@ -21,7 +21,7 @@ def vertex(name: str, *inputs: str, state_bytes: int | None = None, **activity: 
         ("records_in", "records_out", "bytes_in", "bytes_out", "busy", "back_pressured", "idle"),
         0.0,
     )
-    idle |= dict.fromkeys(("spark", "python", "exchange", "planning", "busiest"), 0.0)
+    idle |= dict.fromkeys(("spark", "python", "exchange", "planning", "gc", "busiest"), 0.0)
     known = {**idle, "busiest_subtask": 0, "largest_subtask": 0, "largest": 0.25, **activity}
     return Vertex(
         vertex_id=name,
@@ -112,6 +112,19 @@ def test_a_skewed_subtask():
 def test_python_functions():
     limit = diagnosed(job(vertex("map", busy=0.9, busiest=0.95, python=0.83)))
     assert "Python functions take 92% of its busy time" in limit.sentence
+
+
+def test_garbage_collection():
+    window = vertex("window", busy=0.9, busiest=0.95, spark=0.8, gc=0.31)
+    limit = diagnosed(job(window))
+    assert (
+        limit.sentence
+        == "The bottleneck is window, because the JVMs of its slots collect garbage 31% of the time."
+    )
+    assert (
+        "garbage"
+        not in diagnosed(job(replace(window, activity=replace(window.activity, gc=0.1)))).sentence
+    )
 
 
 def test_spark_planning():

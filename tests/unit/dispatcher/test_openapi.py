@@ -100,7 +100,7 @@ VERTEX = vertex(
         **dict.fromkeys(
             ("records_in", "records_out", "bytes_in", "bytes_out", "back_pressured", "idle"), 0.0
         ),
-        **dict.fromkeys(("spark", "exchange", "planning"), 0.0),
+        **dict.fromkeys(("spark", "exchange", "planning", "gc"), 0.0),
         busy=0.5,
         python=0.4,
         busiest_subtask=0,

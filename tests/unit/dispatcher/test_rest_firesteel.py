@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from dispatcher.rest.answers import encoded
 from dispatcher.rest.firesteel import logs
-from dispatcher.rest.firesteel.cluster import worth_reading
+from dispatcher.rest.firesteel.cluster import cluster, worth_reading
 from dispatcher.rest.firesteel.jobs import exceptions, job
 from dispatcher.rest.firesteel.logs import LogView
 from dispatcher.rest.firesteel.vertices import page
 from firesteel._proto import job_logs_pb2
 from firesteel.client.job_details import (
     Attempt,
+    ClusterOverview,
     JobDetails,
     JobOverview,
+    MasterOverview,
     StatusChange,
     Vertex,
 )
@@ -47,6 +50,36 @@ def details(*vertices: Vertex, **changes: object) -> JobDetails:
         "vertices": vertices,
     }
     return JobDetails(**{**whole, **changes})
+
+
+def test_masters_are_listed_by_office_and_standbys_last():
+    def master(office: str, address: str, epoch: int = 0, **more: str) -> MasterOverview:
+        return MasterOverview(office=office, address=address, epoch=epoch, leads=epoch > 0, **more)
+
+    overview = ClusterOverview(
+        version="1",
+        resource_manager_address="rm:1",
+        resource_manager_problem="it does not answer",
+        **dict.fromkeys(("slots_total", "slots_free", "slots_warm", "slots_missing"), 0),
+        **dict.fromkeys(("jobs_running", "jobs_finished", "jobs_canceled", "jobs_failed"), 0),
+        masters=(
+            master("job_master", "jm:1", 7, job_id=JOB, job_name="sales"),
+            master("dispatcher", "standby:1"),
+            master("dispatcher", "leader:1", 3),
+            replace(master("resource_manager", "rm:1"), leads=True),
+        ),
+    )
+    shown = cluster(overview, [], [])["masters"]
+    assert [(each["address"], each["leads"], each["epoch"]) for each in shown] == [
+        ("leader:1", True, 3),
+        ("standby:1", False, None),
+        ("rm:1", False, None),
+        ("jm:1", True, 7),
+    ]
+    assert [each["problem"] for each in shown] == [None, None, "it does not answer", None]
+    assert (shown[3]["job_id"], shown[3]["job_name"]) == (JOB, "sales")
+    vacant = replace(overview, resource_manager_address="", masters=overview.masters[:3])
+    assert cluster(vacant, [], [])["masters"][-1]["problem"] == "it does not answer"
 
 
 def test_shares_are_of_the_lifetime_and_unknown_without_one():

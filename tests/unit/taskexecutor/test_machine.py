@@ -18,10 +18,13 @@ def test_the_parts_of_a_slot_and_its_machine_survive_the_wire(tmp_path: Path) ->
         Sample(f"flink_taskmanager_Status_JVM_Memory_Heap_{name}", {}, value)
         for name, value in (("Used", 50.0), ("Committed", 64.0), ("Max", 512.0))
     ]
+    managed = "flink_taskmanager_Status_Flink_Memory_Managed_"
+    heap += [Sample(f"{managed}Used", {}, 12.0), Sample(f"{managed}Total", {}, 128.0)]
     memory = slot_memory(limit=1_000, resident=tree, reported=heap)
     busy = slot_usage(0, "e", "a job", memory, Measured(tree, 0.0, 1.5))
     assert (busy.total_bytes, busy.jvm_other_bytes, busy.python_bytes) == (420, 236, 100)
     assert (busy.threads, busy.cpu_load) == (9, 1.5)
+    assert (busy.managed_used_bytes, busy.managed_total_bytes) == (12, 128)
     starting = slot_usage(1, "f", None, slot_memory(limit=5, resident=None, reported=()), None)
     assert (starting.total_bytes, starting.cpu_load, starting.job_id) == (None, None, None)
     usage = machine_usage("t", [tmp_path, tmp_path, tmp_path / "missing"], [busy, starting])

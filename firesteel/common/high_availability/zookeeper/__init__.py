@@ -6,6 +6,8 @@ Below `high-availability.zookeeper.path.root`, for each cluster:
                                                   belongs to another cluster
     <cluster-id>/epoch/<office>                   the epoch of the last leader
     <cluster-id>/leader/<office>/connection_info  its address and epoch, as JSON; ephemeral
+    <cluster-id>/standby/<office>/<address>@<id>  a contender that has found the office occupied,
+                                                  with its session; ephemeral, stays if it leads
 
-The last node is the office: the process that created it leads until its session ends.
+The process that created `connection_info` holds the office, and leads until its session ends.
 """

@@ -82,6 +82,9 @@ class Ensemble:
     def leader(self, office: Office) -> str:
         return f"{self.root}/leader/{office.value}/connection_info"
 
+    def standbys(self, office: Office) -> str:
+        return f"{self.root}/standby/{office.value}"
+
     def unreachable(self) -> EnsembleUnreachable:
         return EnsembleUnreachable(
             f"ZooKeeper cannot be reached: no quorum of {self} has answered within"

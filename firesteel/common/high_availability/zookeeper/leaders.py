@@ -7,10 +7,12 @@ announcement of an earlier leader, by a server of the ensemble that lags behind,
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import structlog
-from kazoo.exceptions import ConnectionClosedError, KazooException
+from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.recipe.watchers import DataWatch
 
 from firesteel.common.high_availability.zookeeper.ensemble import (
@@ -23,6 +25,8 @@ from firesteel.common.leader import NO_EPOCH, Leader, LeaderRetriever, Office
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
+
+READ_TIMEOUT_S = 2.0
 
 
 class Retriever:
@@ -86,6 +90,11 @@ class ZooKeeperLeaders:
         for office in self._retrievers:
             self._client.requests.submit(self._watch, office)
 
+    async def standbys(self, office: Office) -> tuple[str, ...]:
+        if not self._client.connected:
+            return ()
+        return await asyncio.to_thread(self._read_standbys, office)
+
     async def close(self) -> None:
         if self._said is not None:
             self._said.cancel()
@@ -95,7 +104,22 @@ class ZooKeeperLeaders:
         if not self._client.connected:
             log.warning("ZooKeeper does not answer; waiting for it", servers=str(self._ensemble))
 
-    # ---- in the thread
+    # ---- in threads
+
+    def _read_standbys(self, office: Office) -> tuple[str, ...]:
+        children = self._client.get_children_async(self._ensemble.standbys(office))
+        holder = self._client.get_async(self._ensemble.leader(office))
+        leader = ""
+        try:
+            names = children.get(timeout=READ_TIMEOUT_S)
+            with suppress(NoNodeError):  # nobody leads
+                leader = decode(holder.get(timeout=READ_TIMEOUT_S)[0]).address
+        except NoNodeError:  # nobody has contended
+            return ()
+        except (KazooException, KazooTimeoutError, FiresteelError) as error:
+            log.warning("standbys are unknown", office=office.value, reason=str(error))
+            return ()
+        return tuple(sorted({name.rpartition("@")[0] for name in names} - {leader}))
 
     def _watch(self, office: Office) -> None:
         """Watches an office. Returns when its state is known."""

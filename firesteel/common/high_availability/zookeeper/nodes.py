@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,7 @@ class OfficeNodes:
         """Creates the nodes that outlive leaders."""
         self.client.ensure_path(self._leader.rpartition("/")[0])
         self.client.ensure_path(self._epoch)
+        self.client.ensure_path(self.ensemble.standbys(self.office))
 
     def contend(self, vacant: Callable[[Any], None]) -> Granted | Occupied:
         """Takes the office if it is vacant. Otherwise `vacant` is called later."""
@@ -73,6 +75,7 @@ class OfficeNodes:
                 continue
             session_id = _session_of(self.client)
             if stat.ephemeralOwner != session_id:
+                self._stand_by(session_id)
                 return Occupied(leader=decode(data))
             # The answer to an earlier attempt was lost.
             confirmed = self.confirm()
@@ -97,6 +100,14 @@ class OfficeNodes:
             transaction.set_data(self._epoch, data, version=stat.version)
             if _committed(transaction):
                 return Confirmed(asked_at=asked_at)
+
+    def _stand_by(self, session_id: int) -> None:
+        """Announces this contender to those that list the masters."""
+        with suppress(NodeExistsError):  # by this session, earlier
+            self.client.create(
+                f"{self.ensemble.standbys(self.office)}/{self.address}@{session_id:x}",
+                ephemeral=True,
+            )
 
     def _take(self) -> Granted | None:
         """Takes the office; returns None if another contender was faster."""

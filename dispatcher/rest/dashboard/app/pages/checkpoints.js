@@ -6,6 +6,7 @@ import { usePoll } from "../poll.js";
 import { setQuery } from "../router.js";
 import { JobPage } from "../ui/job_page.js";
 import { PagedTable } from "../ui/table.js";
+import { SavepointState } from "./savepoints.js";
 import { Bytes, ENDED, Label, State, Tile, Time } from "../ui/values.js";
 import { Empty, Loaded } from "../ui/views.js";
 
@@ -15,6 +16,8 @@ export default function Checkpoints({ params, query }) {
 
 function Content({ job, query }) {
   const poll = usePoll(path("jobs", job.id, "checkpoints"), { every: ENDED.has(job.status) ? 0 : 2000 });
+  const any = poll.data?.checkpoints.some(({ savepoint, path: where }) => savepoint && where);
+  const saved = usePoll(any ? "savepoints" : null, { every: 10_000 }); // which were restored or disposed
   return html`<${Loaded} poll=${poll} rows=${10}>${(data) => {
     const newest = [...data.checkpoints].sort((a, b) => b.triggered_ms - a.triggered_ms);
     const select = (id) => setQuery({ checkpoint: id });
@@ -30,7 +33,7 @@ function Content({ job, query }) {
     : html`
         <${Timeline} checkpoints=${newest.slice().reverse()} selected=${selected} onSelect=${select} now=${job.now_ms} />
         <${Parts} job=${job} checkpoint=${selected} />
-        <${All} checkpoints=${newest} selected=${selected} onSelect=${select} now=${job.now_ms} />`}`;
+        <${All} checkpoints=${newest} savepoints=${saved.data?.savepoints ?? []} selected=${selected} onSelect=${select} now=${job.now_ms} />`}`;
   }}<//>`;
 }
 
@@ -103,7 +106,8 @@ function isOpen({ state }) {
 
 // ---- all checkpoints
 
-function All({ checkpoints, selected, onSelect, now }) {
+function All({ checkpoints, savepoints, selected, onSelect, now }) {
+  const savepointAt = new Map(savepoints.map((each) => [each.path, each]));
   const columns = [
     { key: "id", title: "ID", value: ({ id }) => Number(id), cell: (checkpoint) => html`
       <button type="button" class="button compact plain" aria-pressed=${checkpoint === selected ? "true" : "false"} onClick=${() => onSelect(checkpoint.id)}>${checkpoint.id}</button>` },
@@ -121,6 +125,7 @@ function All({ checkpoints, selected, onSelect, now }) {
       rowClass=${(checkpoint) => (checkpoint === selected ? "selected" : undefined)}
       after=${({ failure, path: where }) => (failure || where) && html`
         ${failure && html`<div class="bad-text small wrap">${failure}</div>`}
+        ${savepointAt.has(where) && html`<${SavepointState} savepoint=${savepointAt.get(where)} />`}
         ${where && html`<code class="muted wrap">${where}</code>`}`} />
   </section>`;
 }

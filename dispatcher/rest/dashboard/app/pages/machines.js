@@ -54,6 +54,7 @@ function Slots({ slots }) {
     { key: "threads", title: "Threads", align: "right", wide: true, value: ({ threads }) => threads, cell: ({ threads }) => html`<${Count} value=${threads} />` },
     { key: "memory", title: html`<span>Memory</span>`, value: ({ memory }) => memory?.total, cell: ({ memory }) => html`<${Memory} memory=${memory} largest=${largest} />` },
     ...PARTS.map(part),
+    { key: "state", title: "State", help: "Managed memory, in which Python keeps state", align: "right", wide: true, value: ({ memory }) => memory?.managed?.used, cell: ({ memory }) => html`<${Bytes} value=${memory?.managed?.used} /><div class="muted small">of <${Bytes} value=${memory?.managed?.total} /></div>` },
     { key: "total", title: "Total", align: "right", value: ({ memory }) => memory?.total, cell: ({ memory }) => html`<${Bytes} value=${memory?.total} /><div class="muted small">${memory?.limit ? html`of <${Bytes} value=${memory.limit} />` : "no limit"}</div>` },
   ]} />
   <footer><ul class="legend" aria-label="Colours">${PARTS.map(({ key, label, name }) => html`<li key=${key}><i class=${`swatch ${name}`} />${label}</li>`)}</ul></footer>`;

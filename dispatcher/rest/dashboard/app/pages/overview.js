@@ -3,7 +3,7 @@ import * as format from "../format.js";
 import { html, useMemo } from "../html.js";
 import { usePoll } from "../poll.js";
 import { href, setQuery } from "../router.js";
-import { Table } from "../ui/table.js";
+import { PagedTable, Table } from "../ui/table.js";
 import { Bytes, Elapsed, ENDED, Label, Shares, State, Tasks, Tile, Time } from "../ui/values.js";
 import { Empty, Failure, Loaded, Loading } from "../ui/views.js";
 
@@ -264,11 +264,11 @@ function Health({ row }) {
   return html`<${Label} tone="ok">ready<//>`;
 }
 
-const OFFICES = { dispatcher: "Dispatcher", resource_manager: "ResourceManager" };
+const OFFICES = { dispatcher: "Dispatcher", resource_manager: "ResourceManager", job_master: "JobMaster" };
 
 function Masters({ poll }) {
   const columns = [
-    { key: "office", title: "Master", cell: (row) => OFFICES[row.office] ?? row.office },
+    { key: "office", title: "Master", cell: (row) => html`<${MasterName} row=${row} />` },
     {
       key: "address",
       title: "Address",
@@ -288,15 +288,22 @@ function Masters({ poll }) {
       key: "epoch",
       title: "Epoch",
       align: "right",
-      cell: (row) => (row.leads ? format.exactCount(row.epoch) : format.UNKNOWN),
+      cell: (row) => format.exactCount(row.epoch),
     },
   ];
   return html`<section class="card" aria-labelledby="masters-title">
     <header><h2 id="masters-title">Masters</h2></header>
     <${Loaded} poll=${poll} rows=${2}>${(cluster) => html`
-      <${Table} caption="Masters" columns=${columns} rows=${cluster.masters} rowKey=${(row) => `${row.office} ${row.address}`}
+      <${PagedTable} caption="Masters" noun="masters" limit=${10} columns=${columns} rows=${cluster.masters}
+        rowKey=${(row) => `${row.office} ${row.address} ${row.job_id ?? ""}`}
         after=${(row) => row.problem && html`<span class="bad-text wrap">${row.problem}</span>`} />`}<//>
   </section>`;
+}
+
+function MasterName({ row }) {
+  const office = OFFICES[row.office] ?? row.office;
+  if (!row.job_id) return office;
+  return html`${office} of <a href=${href(["jobs", row.job_id])} title=${row.job_name}>${row.job_name || format.shortId(row.job_id)}</a>`;
 }
 
 // ---- what needs attention
