@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, cast, overload
 
 from firesteel._proto import (
     dispatcher_pb2,
@@ -14,8 +15,8 @@ from firesteel._proto import (
 )
 from firesteel.common.machines import MachineUsage
 from firesteel.common.resources import UNKNOWN, ResourceProfile
-from firesteel.common.rpc import convert  # noqa: F401 - maps TaskMetrics
-from firesteel.common.rpc.mapping import Wire
+from firesteel.common.rpc.convert import summed
+from firesteel.common.rpc.mapping import Codec, Wire
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import Choice, TaskMetrics
 from firesteel.errors import ErrorInfo
@@ -55,6 +56,58 @@ class Subtask:
     @property
     def current(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts else None
+
+
+class Subtasks(Sequence[Subtask]):
+    """The subtasks of a vertex in messages. Each is decoded when it is read, and sums are those of
+    the messages: a vertex may have ten thousand subtasks.
+    """
+
+    def __init__(self, messages: Sequence[job_master_pb2.SubtaskDetails]) -> None:
+        self._messages = messages
+        self._decoded: dict[int, Subtask] = {}
+        self._current = [each.attempts[-1] for each in messages if each.attempts]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Subtask: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Subtask, ...]: ...
+    def __getitem__(self, index: int | slice) -> Subtask | tuple[Subtask, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        place = range(len(self))[index]
+        if place not in self._decoded:
+            self._decoded[place] = SUBTASK.decode(self._messages[place])
+        return self._decoded[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def metrics_of(self, place: int) -> TaskMetrics | None:
+        """The metrics of the current attempt, with the amounts and times of TaskMetrics alone."""
+        attempts = self._messages[place].attempts
+        return cast(TaskMetrics, attempts[-1].metrics) if attempts else None
+
+    @property
+    def states(self) -> Counter[ExecutionState]:
+        counts = Counter(each.state for each in self._current)
+        return Counter({ExecutionState(state): count for state, count in counts.items()})
+
+    @cached_property
+    def metrics(self) -> TaskMetrics:
+        return summed(each.metrics for each in self._current)
+
+
+def metrics_of(subtasks: Sequence[Subtask]) -> list[TaskMetrics | None]:
+    """The amounts and times of the current attempts, in the order of `subtasks`."""
+    if isinstance(subtasks, Subtasks):
+        return [subtasks.metrics_of(place) for place in range(len(subtasks))]
+    return [each.current.metrics if each.current else None for each in subtasks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +153,7 @@ class Vertex:
     max_parallelism: int
     slot_sharing_group: str
     operators: tuple[OperatorDetails, ...]
-    subtasks: tuple[Subtask, ...]
+    subtasks: Sequence[Subtask]
     input_vertex_ids: tuple[str, ...]
     input_partitioners: tuple[str, ...] = ()  # of these inputs: FORWARD, HASH, ...
     activity: Activity | None = None  # None: unknown
@@ -108,11 +161,15 @@ class Vertex:
 
     @property
     def states(self) -> Counter[ExecutionState]:
+        if isinstance(self.subtasks, Subtasks):
+            return self.subtasks.states
         return Counter(s.current.state for s in self.subtasks if s.current is not None)
 
     @property
     def metrics(self) -> TaskMetrics:
         """The sum over the current attempts of all subtasks."""
+        if isinstance(self.subtasks, Subtasks):
+            return self.subtasks.metrics
         return sum(
             (s.current.metrics for s in self.subtasks if s.current is not None), TaskMetrics()
         )
@@ -243,4 +300,12 @@ class StopProgress:
 CLUSTER_OVERVIEW = Wire(ClusterOverview, resource_manager_pb2.ClusterOverview)
 STOP_PROGRESS = Wire(StopProgress, resource_manager_pb2.StopTaskExecutorProgress)
 JOB_OVERVIEW = Wire(JobOverview, dispatcher_pb2.JobOverview)
+SUBTASK = Wire(Subtask, job_master_pb2.SubtaskDetails)
+Wire(
+    Vertex,
+    job_master_pb2.VertexDetails,
+    codecs={
+        "subtasks": Codec(lambda subtasks: list(map(SUBTASK.encode, subtasks)), Subtasks),
+    },
+)
 JOB_DETAILS = Wire(JobDetails, job_master_pb2.JobDetails)

@@ -134,7 +134,7 @@ class TaskMetrics:
     def __add__(self, other: TaskMetrics) -> TaskMetrics:
         """Adds amounts and progress; takes the lower watermark and the larger last bundle."""
         watermarks = [m.watermark_us for m in (self, other) if m.watermark_us is not None]
-        amounts = {name: getattr(self, name) + getattr(other, name) for name in _AMOUNTS}
+        amounts = {name: getattr(self, name) + getattr(other, name) for name in AMOUNTS}
         amounts["last_bundle_records"] = max(self.last_bundle_records, other.last_bundle_records)
         topics = {
             operator: self.topics.get(operator, TopicProgress())
@@ -144,7 +144,7 @@ class TaskMetrics:
         return TaskMetrics(watermark_us=min(watermarks, default=None), topics=topics, **amounts)
 
 
-_AMOUNTS = TaskMetrics.__dataclass_fields__.keys() - {
+AMOUNTS = TaskMetrics.__dataclass_fields__.keys() - {
     "attempt_id",
     "watermark_us",
     "plans",

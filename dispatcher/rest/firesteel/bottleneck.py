@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from firesteel.client.job_details import Activity, JobDetails, Vertex
+from firesteel.client.job_details import Activity, JobDetails, Vertex, metrics_of
 from firesteel.common.states import JobStatus
 from firesteel.common.units import size
 
@@ -170,10 +170,11 @@ def _reason(
 def _held_back(details: JobDetails) -> Bottleneck | None:
     """The watermark of a source advances only with the slowest of its subtasks."""
     for vertex in details.vertices:
-        current = [s for s in vertex.subtasks if s.current is not None]
-        if vertex.input_vertex_ids or len(current) < 2 or vertex.activity is None:
+        if vertex.input_vertex_ids or vertex.activity is None:
             continue
-        silent = [s.index for s in current if s.current and not s.current.metrics.records_out]
+        metrics = metrics_of(vertex.subtasks)
+        current = [place for place, each in enumerate(metrics) if each is not None]
+        silent = [i for i, each in enumerate(metrics) if each is not None and not each.records_out]
         if silent and len(silent) < len(current) and _reads_late(details, vertex):
             return Bottleneck(
                 vertex_id=vertex.vertex_id,

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
 from dispatcher.rest.firesteel.shown import Json, error, shares, totals, watermark_ms
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, Refusal, choice_of, count_of
-from firesteel.client.job_details import Attempt, JobDetails, Subtask, Vertex
-from firesteel.common.task_metrics import TopicProgress
+from firesteel.client.job_details import Attempt, JobDetails, Vertex, metrics_of
+from firesteel.common.task_metrics import TaskMetrics, TopicProgress
 
 MAX_LIMIT = 1_000
-_SORTS: Mapping[str, Callable[[Subtask], Any]] = {
-    "index": lambda subtask: subtask.index,
-    "busy": lambda subtask: _share(subtask, "busy"),
-    "back_pressured": lambda subtask: _share(subtask, "back_pressured"),
-    "records_in": lambda subtask: subtask.current.metrics.records_in if subtask.current else -1,
+_SORTS: Mapping[str, Callable[[TaskMetrics], float]] = {
+    "busy": lambda metrics: _share(metrics, metrics.busy_ms),
+    "back_pressured": lambda metrics: _share(metrics, metrics.back_pressured_ms),
+    "records_in": lambda metrics: metrics.records_in,
 }
 
 
@@ -31,7 +29,7 @@ class VertexRoutes:
 
     async def _vertex(self, request: web.Request) -> web.Response:
         offset, limit = count_of(request, "offset", 0), count_of(request, "limit", 100)
-        sort = choice_of(request, "sort", tuple(_SORTS))
+        sort = choice_of(request, "sort", ("index", *_SORTS))
         descending = choice_of(request, "order", ("asc", "desc")) == "desc"
 
         async def load() -> Json:
@@ -51,11 +49,11 @@ def vertex_of(details: JobDetails, vertex_id: str) -> Vertex:
 
 
 def page(vertex: Vertex, offset: int, limit: int, sort: str, descending: bool) -> Json:
-    subtasks = sorted(vertex.subtasks, key=_SORTS[sort], reverse=descending)
+    places = _order(vertex, sort, descending)
     return {
         "id": vertex.vertex_id,
         "name": vertex.name,
-        "total": len(subtasks),
+        "total": len(places),
         "plans": {each.operator_id: each.plan for each in vertex.operators if each.plan},
         "topics": {
             operator_id: _topics(progress)
@@ -63,7 +61,7 @@ def page(vertex: Vertex, offset: int, limit: int, sort: str, descending: bool) -
         },
         "subtasks": [
             {"index": each.index, "attempts": list(map(_attempt, each.attempts))}
-            for each in subtasks[offset : offset + limit]
+            for each in (vertex.subtasks[place] for place in places[offset : offset + limit])
         ],
     }
 
@@ -98,6 +96,17 @@ def _attempt(attempt: Attempt) -> Json:
     }
 
 
-def _share(subtask: Subtask, part: str) -> float:
-    share = shares(subtask.current.metrics)[part] if subtask.current else None
-    return -1.0 if share is None else share
+def _order(vertex: Vertex, sort: str, descending: bool) -> Sequence[int]:
+    """Returns the places of the vertex's subtasks in this order."""
+    places = range(len(vertex.subtasks))
+    if sort == "index":
+        return places[::-1] if descending else places
+    key, metrics = _SORTS[sort], metrics_of(vertex.subtasks)
+    values = [-1.0 if each is None else key(each) for each in metrics]
+    return sorted(places, key=values.__getitem__, reverse=descending)
+
+
+def _share(metrics: TaskMetrics, part_ms: float) -> float:
+    """Returns the share of the time that the metrics cover; -1 without any."""
+    all_ms = metrics.busy_ms + metrics.back_pressured_ms + metrics.idle_ms
+    return part_ms / all_ms if all_ms > 0 else -1.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from firesteel._proto import (
@@ -35,7 +36,13 @@ from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.security.job_keys import JobKeys
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import Choice, PartitionProgress, TaskMetrics, TopicProgress
+from firesteel.common.task_metrics import (
+    AMOUNTS,
+    Choice,
+    PartitionProgress,
+    TaskMetrics,
+    TopicProgress,
+)
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped, valid_text
 
@@ -68,7 +75,7 @@ _MAX_PLAN_CHARS = 100_000
 _NO_WATERMARK = -(2**63)
 Wire(Choice, common_pb2.Choice, codecs={"reason": Codec(plan_text)})
 Wire(PartitionProgress, common_pb2.PartitionProgress)
-Wire(TopicProgress, common_pb2.TopicProgress)
+TOPIC_PROGRESS = Wire(TopicProgress, common_pb2.TopicProgress)
 TASK_METRICS = Wire(
     TaskMetrics,
     common_pb2.TaskMetrics,
@@ -80,6 +87,26 @@ TASK_METRICS = Wire(
         "plans": Codec(lambda plans: {o: plan_text(plan) for o, plan in plans.items()}, dict),
     },
 )
+
+
+def summed(messages: Iterable[common_pb2.TaskMetrics]) -> TaskMetrics:
+    """Returns what the sum of the decoded messages is, in a fraction of the time."""
+    every = list(messages)
+    amounts = {name: sum(map(attrgetter(name), every)) for name in AMOUNTS}
+    amounts["last_bundle_records"] = max((m.last_bundle_records for m in every), default=0)
+    watermarks_us = {m.watermark_us for m in every} - {0, _NO_WATERMARK}
+    topics: dict[str, TopicProgress] = {}
+    for message in every:
+        for operator, progress in message.topics.items():
+            known = topics.get(operator, TopicProgress())
+            topics[operator] = known + TOPIC_PROGRESS.decode(progress)
+    return TaskMetrics(
+        watermark_us=min(watermarks_us, default=None),
+        topics={operator: topics[operator] for operator in sorted(topics)},
+        **amounts,
+    )
+
+
 PROFILE = Wire(ResourceProfile, common_pb2.ResourceProfile)
 ERROR = Wire(ErrorInfo, common_pb2.ErrorInfo)
 BLOB = Wire(Blob, common_pb2.BlobRef)

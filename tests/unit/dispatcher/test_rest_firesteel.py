@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,23 +18,25 @@ from dispatcher.rest.firesteel.logs import LogView
 from dispatcher.rest.firesteel.vertices import page
 from firesteel._proto import job_logs_pb2
 from firesteel.client.job_details import (
+    JOB_DETAILS,
     Attempt,
     ClusterOverview,
     JobDetails,
     JobOverview,
     MasterOverview,
     StatusChange,
+    Subtask,
     Vertex,
 )
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.task_metrics import PartitionProgress, TaskMetrics, TopicProgress
 from firesteel.errors import ErrorInfo
 from tests import job_details
 
 JOB = "a" * 32
 
 
-def attempt(state: ExecutionState = ExecutionState.RUNNING, **metrics: float) -> Attempt:
+def attempt(state: ExecutionState = ExecutionState.RUNNING, **metrics: Any) -> Attempt:
     return job_details.attempt(state=state, entered_ms={state: 1}, metrics=TaskMetrics(**metrics))
 
 
@@ -213,3 +216,26 @@ async def test_a_quiet_log_shows_what_it_has(monkeypatch):
     assert await anext(read) is None
     more.set()
     assert [each.lines[0].text async for each in read if each] == ["second"]
+
+
+def test_sums_of_messages_are_those_of_what_they_describe():
+    topic = TopicProgress.of(
+        [PartitionProgress(topic="t", partition=1, current_offset=3, end_offset=9)]
+    )
+    whole = details(
+        vertex(
+            attempt(records_in=3, busy_ms=2.5, watermark_us=70, topics={"o": topic}),
+            attempt(ExecutionState.FINISHED, records_in=4, last_bundle_records=9, watermark_us=50),
+            attempt(last_bundle_records=7, topics={"o": topic}),
+        )
+    )
+    (received,) = JOB_DETAILS.decode(JOB_DETAILS.encode(whole)).vertices
+    (described,) = whole.vertices
+    assert received.metrics == described.metrics
+    assert received.metrics.topics["o"].pending_records == 12
+    assert received.states == described.states
+    assert received == described
+    for sort in ("index", "busy", "records_in"):
+        assert page(received, 1, 2, sort, True) == page(described, 1, 2, sort, True)
+    without = replace(described, subtasks=(Subtask(index=0, attempts=()),))
+    assert page(without, 0, 1, "busy", False)["subtasks"] == [{"index": 0, "attempts": []}]
