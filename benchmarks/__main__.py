@@ -40,6 +40,7 @@ OURS = (
     "region_restart",
     "async",
     "rest",
+    "subtasks_page",
 )  # modules with `run()`, in the order of execution
 MODULES = {"async": "async_calls"}  # modules whose names differ from their benchmarks'
 # Modules with `run(share)`; `share` is the share of a full run's rows, checkpoints and failures.

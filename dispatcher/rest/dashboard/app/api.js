@@ -7,6 +7,7 @@ import { createStore } from "./store.js";
 const BASE = new URL("firesteel/v1/", document.baseURI);
 const TIMEOUT_MS = 15_000;
 const OPERATION_POLL_MS = 500;
+const EARLY_MS = 5000; // a page that was opened in the background reads its data when it is shown
 const AWAY = new Set([502, 503, 504]); // no Dispatcher leads, or the one that led is gone
 
 export const connection = createStore(null); // an ApiError while requests are repeated, else null
@@ -103,11 +104,20 @@ export async function stream(where, { query, signal, onOpen, onData }) {
 
 async function answered(where, query, options, signal, read) {
   try {
-    const response = await fetch(address(where, query), { credentials: "same-origin", cache: "no-store", ...options });
+    const url = address(where, query);
+    const response = await (sentEarly(url, options) ?? fetch(url, { credentials: "same-origin", cache: "no-store", ...options }));
     return { response, text: await read(response) };
   } catch (error) {
     throw broken(error, signal);
   }
+}
+
+/** Takes the answer to a request of early.js, while it is new, or returns undefined. */
+function sentEarly({ href }, { method = "GET" }) {
+  const isNew = method === "GET" && performance.now() < EARLY_MS;
+  const answer = isNew ? globalThis.early?.get(href) : undefined;
+  globalThis.early?.delete(href);
+  return answer;
 }
 
 function broken(error, signal) {

@@ -41,6 +41,7 @@ const PAGES = [
   { pattern: "/login", title: "Log in", load: () => import("./pages/login.js") },
 ];
 
+const SOON_MS = 200;
 const THEMES = ["auto", "light", "dark"];
 
 function App() {
@@ -172,7 +173,8 @@ async function start() {
 }
 
 if (!location.hash) go("#/", { replace: true });
-const first = findPage(place.get().path);
-if (first) loadPage(first.load);
-render(html`<${App} />`, document.getElementById("app"));
 start();
+const first = findPage(place.get().path);
+// A page that is loaded soon is painted once, with its data.
+if (first) await Promise.race([loadPage(first.load).done, new Promise((resolve) => { setTimeout(resolve, SOON_MS); })]);
+render(html`<${App} />`, document.getElementById("app"));

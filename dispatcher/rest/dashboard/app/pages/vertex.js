@@ -23,7 +23,7 @@ import {
 import { VertexCharts } from "../ui/vertex_charts.js";
 import { Empty, Failure, Loaded } from "../ui/views.js";
 
-const PAGE = 100; // subtasks
+const PAGE = 20; // subtasks; early.js requests the first page
 
 export default function Vertex({ params, query }) {
   const offset = Math.max(0, Number.parseInt(query.offset, 10) || 0);

@@ -1,4 +1,4 @@
-// The chosen theme: auto, light or dark. theme.js applies it before the first paint.
+// The chosen theme: auto, light or dark. early.js applies it before the first paint.
 import { createStore } from "../store.js";
 
 const KEY = "firesteel.theme";

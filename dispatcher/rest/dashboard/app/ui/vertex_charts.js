@@ -1,7 +1,7 @@
 // The last hour of a vertex.
 import { path } from "../api.js";
 import * as format from "../format.js";
-import { html } from "../html.js";
+import { html, useEffect, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { TimeChart } from "./chart.js";
 import { ENDED } from "./values.js";
@@ -9,13 +9,19 @@ import { Empty, Failure } from "./views.js";
 
 const POINTS = 240;
 const POLL_MS = 6000;
+const AFTER_MS = 100;
 
 /** `head`: what stands in the card's header; `detailed`: also bytes, parts of the busy time, and the
  * busiest subtask.
  */
 export function VertexCharts({ job, vertex, head, detailed = false }) {
   const ended = ENDED.has(job.status);
-  const poll = usePoll(path("jobs", job.id, "series"), {
+  const [painted, setPainted] = useState(false); // the rest of the page, which is more urgent
+  useEffect(() => {
+    const timer = setTimeout(() => setPainted(true), AFTER_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  const poll = usePoll(painted ? path("jobs", job.id, "series") : null, {
     query: { vertex: vertex.id, points: POINTS },
     every: ended ? 0 : POLL_MS,
   });
