@@ -27,7 +27,7 @@ _OTHERS = (
 
 
 def install() -> None:
-    """Installs the packages, unless they are installed, and Chromium if this is root."""
+    """Installs the packages, unless they are installed, and those of Debian if this is root."""
     ready = VENV / f".{_FLINK[0]}"  # written last, so that an interrupted installation is repeated
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
@@ -35,9 +35,13 @@ def install() -> None:
         subprocess.run([*pip, "--no-deps", *_FLINK], check=True)
         subprocess.run([*pip, *_OTHERS], check=True)
         ready.touch()
-    if not browser() and os.geteuid() == 0:
+    missing = [name for name, found in _DEBIAN.items() if not found()]
+    if missing and os.geteuid() == 0:
         subprocess.run(["apt-get", "update", "-qq"], check=True)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "chromium"], check=True)
+        small = [*("apt-get", "install", "-y", "-qq"), "--no-install-recommends"]
+        subprocess.run(
+            [*small, *missing, *(_OF_COLLECTD if "collectd-core" in missing else ())], check=True
+        )
 
 
 def flink_home() -> Path:
@@ -53,6 +57,19 @@ def unpack_dashboard(folder: Path) -> Path:
     return folder / "web"
 
 
+def collectd() -> str:
+    """Returns the path of collectd, if its plugin for JSON can be loaded; else an empty text."""
+    plugin = Path("/usr/lib/collectd/curl_json.so")
+    if not plugin.exists():
+        return ""
+    linked = subprocess.run(["ldd", plugin], capture_output=True, text=True, check=False).stdout
+    return "" if "not found" in linked else shutil.which("collectd", path="/usr/sbin") or ""
+
+
 def browser() -> str:
     """Returns the path of a Chromium; empty if there is none."""
     return next(filter(None, map(shutil.which, _BROWSERS)), "")
+
+
+_DEBIAN = {"chromium": browser, "collectd-core": collectd}
+_OF_COLLECTD = ("libyajl2", "libcurl3-gnutls")  # of its plugin, which the package only suggests
