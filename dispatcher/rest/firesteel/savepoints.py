@@ -44,7 +44,7 @@ class SavepointFiles:
     def _ended(self, path: str, look: asyncio.Future[bool]) -> None:
         self._looks.pop(path, None)
         if not look.cancelled():
-            look.exception()  # otherwise asyncio logs that nobody has read it
+            look.exception()  # asyncio logs exceptions that are not read
 
 
 def _exists(path: str) -> bool:

@@ -55,7 +55,7 @@ class CertificateAuthority:
             _builder(name, name, key.public_key(), now_s(), _AUTHORITY_VALID_S)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
-            # All authorities have one name. Their keys tell peers that another one has signed.
+            # All authorities have one name: peers distinguish them by their keys.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
             .sign(key, hashes.SHA256())
         )

@@ -135,7 +135,7 @@ async def test_only_a_rest_server_vouches_for_the_address_of_its_caller(
 
 @pytest.fixture
 async def limited(key, clock, audited) -> AsyncIterator[str]:
-    """The address of a service that allows two calls at once, and two failures."""
+    """The address of a service that allows two calls, and two failures, in a burst."""
     conf = Configuration(
         {"rpc.limit.calls-per-second": "1", "rpc.limit.failures-per-second": "0.1"}
     )

@@ -112,9 +112,9 @@ class ZooKeeperLeaders:
         leader = ""
         try:
             names = children.get(timeout=READ_TIMEOUT_S)
-            with suppress(NoNodeError):  # nobody leads
+            with suppress(NoNodeError):  # the office is vacant
                 leader = decode(holder.get(timeout=READ_TIMEOUT_S)[0]).address
-        except NoNodeError:  # nobody has contended
+        except NoNodeError:  # it never had a standby
             return ()
         except (KazooException, KazooTimeoutError, FiresteelError) as error:
             log.warning("standbys are unknown", office=office.value, reason=str(error))
