@@ -27,7 +27,7 @@ from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 from tests.small_disk import small_disk
 from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import SLOTS, Session, command, firesteel, services
+from .conftest import SLOTS, Session, command, firesteel, in_this_process, services
 from .jobs import endless, failing, nothing_left
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_job_file(
 ) -> None:
     job = tmp_path / "job.py"
     job.write_text(program)
-    run = firesteel("run", "-m", session.address, str(job))
+    run = in_this_process("run", "-m", session.address, str(job))
     assert run.returncode == 1
     for words in expected:
         assert words in run.stderr
@@ -97,7 +97,7 @@ def test_a_wrong_job_file(
 def test_a_job_file_that_executes_no_job(session: Session, tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text("print('no job here')\n")
-    run = firesteel("run", "-m", session.address, str(job))
+    run = in_this_process("run", "-m", session.address, str(job))
     assert run.returncode == 0
     assert run.stdout == "no job here\n"
     assert "job.py ran as an ordinary Python program" in run.stderr
@@ -105,7 +105,7 @@ def test_a_job_file_that_executes_no_job(session: Session, tmp_path: Path) -> No
 
 
 def test_a_job_file_that_does_not_exist(session: Session) -> None:
-    run = firesteel("run", "-m", session.address, "nowhere.py")
+    run = in_this_process("run", "-m", session.address, "nowhere.py")
     assert run.returncode != 0
     assert "nowhere.py" in run.stderr
 

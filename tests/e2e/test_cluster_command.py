@@ -18,7 +18,7 @@ import pytest
 
 from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import ROOT, WARM_S, command, firesteel, logs_below
+from .conftest import ROOT, WARM_S, command, firesteel, in_this_process, logs_below
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
@@ -331,6 +331,6 @@ def test_help_teaches() -> None:
         (("run",), "--py-files"),
         (("cluster", "start"), "--task-executors"),
     ):
-        completed = firesteel(*arguments, "--help")
+        completed = in_this_process(*arguments, "--help")
         assert completed.returncode == 0
         assert words in completed.stdout
