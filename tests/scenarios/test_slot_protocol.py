@@ -36,7 +36,7 @@ from tests.slot_manager import GIB, SLOT, WORKER
 SEEDS = (
     [int(os.environ["FIRESTEEL_SEED"])]
     if "FIRESTEEL_SEED" in os.environ
-    else long_after(40, range(150))
+    else long_after(20, range(150))
 )
 CHAOS_S = 60.0  # virtual seconds of faults
 REST_S = 120.0  # more than any timeout of the protocol added up
