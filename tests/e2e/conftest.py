@@ -94,14 +94,15 @@ class Session:
 
     def cancel_all(self) -> None:
         """Returns when every job has ended, which may be after its slots are free."""
-        for job in self.client.list_jobs():
-            if not job.status.globally_terminal:
-                with contextlib.suppress(FiresteelError):  # it has just ended
-                    self.client.cancel(job.job_id)
-        eventually(
-            lambda: all(job.status.globally_terminal for job in self.client.list_jobs()),
-            "every job has ended",
-        )
+        alive = [job for job in self.client.list_jobs() if not job.status.globally_terminal]
+        for job in alive:
+            with contextlib.suppress(FiresteelError):  # it has just ended
+                self.client.cancel(job.job_id)
+        if alive:
+            eventually(
+                lambda: all(job.status.globally_terminal for job in self.client.list_jobs()),
+                "every job has ended",
+            )
 
 
 def running(details: JobDetails) -> bool:
