@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.errors import JobCanceled
+from tests.long import long_after
 
 from .conftest import ROOT, WARM_S, Session, firesteel
 
@@ -92,11 +93,19 @@ ENDED = {
 }
 
 
-@pytest.mark.parametrize("program", ENDED)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+PAIRS = [
+    (signal.SIGTERM, "waits"),
+    (signal.SIGHUP, "reads"),
+    (signal.SIGTERM, "reads"),
+    (signal.SIGHUP, "waits"),
+]
+
+
+@pytest.mark.parametrize("how", long_after(2, PAIRS), ids=lambda how: f"{how[0].name} {how[1]}")
 def test_a_run_that_is_ended_cancels_its_job(
-    session: Session, tmp_path: Path, number: int, program: str
+    session: Session, tmp_path: Path, how: tuple[signal.Signals, str]
 ) -> None:
+    number, program = how
     text, begun = ENDED[program]
     (tmp_path / "job.py").write_text(
         "from firesteel import Environment\n"

@@ -25,6 +25,7 @@ from firesteel import (
 from firesteel.connectors import DiscardSink, FileSink, FileSource, SequenceSource
 from firesteel.errors import JobFailed
 from firesteel.operator import OperatorState, StreamOperator
+from tests.long import long_after
 
 from .conftest import Session
 
@@ -137,7 +138,9 @@ class KeptByOperator(StreamOperator):
             self.state[:] = ["r" * LARGE]
 
 
-@pytest.mark.parametrize("kind", ["list_state", "union_list_state", "broadcast_state"])
+@pytest.mark.parametrize(
+    "kind", long_after(2, ["list_state", "broadcast_state", "union_list_state"])
+)
 def test_large_operator_state_fails_its_job_by_name(
     session: Session, tmp_path: Path, kind: str
 ) -> None:
