@@ -49,7 +49,7 @@ test-unit: $(READY) ## the fast ones
 
 test-long: $(READY) ## additional seeds, examples, rounds and combinations of the same tests
 	@$(PYTHON_IN_VENV) -m pytest -m long; failed=$$?; \
-	HYPOTHESIS_PROFILE=explore $(PYTHON_IN_VENV) -m pytest -m "hypothesis and $(SHORT)" && exit $$failed
+	HYPOTHESIS_PROFILE=explore $(PYTHON_IN_VENV) -m pytest $$(grep -rl --include='test_*.py' hypothesis tests) && exit $$failed
 
 test-clients: $(READY) ## Flink's command line, dashboard and other clients of the REST API; screenshots in build/flink-dashboard
 	@$(PYTHON_IN_VENV) -m pytest -m clients tests/clients
