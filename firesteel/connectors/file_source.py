@@ -33,7 +33,7 @@ _TABLES = (
     " PythonSource with a Python data source"
 )
 _NOT_FILES = {
-    "kafka": _CONNECTOR,
+    "kafka": "use KafkaSource.from_spark_options({...}), or KafkaSource(...)",
     "kinesis": _CONNECTOR,
     "pulsar": _CONNECTOR,
     "rabbitmq": _CONNECTOR,

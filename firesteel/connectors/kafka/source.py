@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from firesteel.connectors.checks import check_at_least_one, check_choice, duration_s
 from firesteel.connectors.kafka.connection import KafkaConnection, connection
 from firesteel.connectors.kafka.formats import Format, Raw
 from firesteel.connectors.kafka.offsets import KafkaOffsets, Offsets, offsets
+from firesteel.connectors.kafka.spark_options import source_arguments
 from firesteel.connectors.source import Source
 from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
@@ -152,6 +153,16 @@ class KafkaSource(Source):
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_spark_options(cls, options: Mapping[str, object], *, bounded: bool = False) -> Self:
+        """Returns the source for the options of Spark's Kafka source, which mean the same:
+        `KafkaSource.from_spark_options({"kafka.bootstrap.servers": "kafka:9092", "subscribe":
+        "orders"})`. `bounded` reads as `spark.read` does, and otherwise as `spark.readStream`.
+
+        Raises InvalidProgram for unknown options, with a similar name, and for invalid values.
+        """
+        return cls(**source_arguments(options, bounded=bounded))
 
     @property
     def display_name(self) -> str:
