@@ -18,6 +18,7 @@ from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError
 from firesteel.operators import WatermarkSpec
 from firesteel.testing import OperatorHarness, restored_from
+from taskexecutor.executor.connectors.kafka import consumer
 from taskexecutor.executor.connectors.kafka.source import DATA_LOSSES, KafkaReading
 from taskexecutor.executor.connectors.runtime import source_runtime
 from taskexecutor.executor.state import RestoredOperatorState
@@ -168,11 +169,17 @@ RECORDS = st.lists(
 )
 
 
+@pytest.mark.parametrize("known_layout", [True, False])
 @settings(max_examples=4)
-@given(RECORDS, st.sampled_from(["none", "gzip", "lz4", "zstd", "snappy"]))
+@given(records=RECORDS, codec=st.sampled_from(["none", "gzip", "lz4", "zstd", "snappy"]))
 def test_any_records_are_read_as_they_were_written(
-    kafka: Kafka, records: list[Record], codec: str
+    kafka: Kafka,
+    monkeypatch: pytest.MonkeyPatch,
+    known_layout: bool,
+    records: list[Record],
+    codec: str,
 ) -> None:
+    monkeypatch.setattr(consumer, "supported", lambda: known_layout)
     topic = create_topic(kafka, partitions=3)
     produce(kafka, topic, records, settings={"compression.type": codec})
     with Reader(_source(kafka, topic, end="latest", metadata=("headers",))) as reader:
@@ -207,9 +214,9 @@ def test_records_before_the_start_are_not_read(kafka: Kafka) -> None:
         ],
     )
     group = f"group-{topic}"
-    consumer = Consumer({**kafka.settings(), "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
-    consumer.close()
+    member = Consumer({**kafka.settings(), "group.id": group})
+    member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    member.close()
     starts: list[tuple[Any, list[bytes]]] = [
         ("earliest", _numbers(0, 5)),
         ("latest", []),
@@ -305,19 +312,19 @@ def test_rescaling_loses_and_repeats_no_record(kafka: Kafka) -> None:
 def test_offsets_are_committed_when_a_checkpoint_completes(kafka: Kafka) -> None:
     topic, group = create_topic(kafka), "commits"
     produce(kafka, topic, [b"a", b"b"])
-    consumer = Consumer({**kafka.settings(), "group.id": group})
+    member = Consumer({**kafka.settings(), "group.id": group})
     with Reader(_source(kafka, topic, group_id=group)) as reader:
         reader.reads(b"a", b"b")
         reader.harness.snapshot(1)
-        assert consumer.committed([TopicPartition(topic, 0)])[0].offset < 0
+        assert member.committed([TopicPartition(topic, 0)])[0].offset < 0
         reader.harness.complete(1)
         reader.until(lambda: reader.count("KafkaSourceReader_commitsSucceeded") == 1)
-        assert consumer.committed([TopicPartition(topic, 0)])[0].offset == 2
+        assert member.committed([TopicPartition(topic, 0)])[0].offset == 2
         shown = reader.harness.metrics.topics
         assert shown is not None
         (partition,) = shown().partitions
         assert (partition.current_offset, partition.committed_offset) == (2, 2)
-    consumer.close()
+    member.close()
 
 
 def test_a_failed_commit_is_counted_and_nothing_else(kafka: Kafka) -> None:

@@ -158,7 +158,7 @@ class KafkaSource(Source):
     def from_spark_options(cls, options: Mapping[str, object], *, bounded: bool = False) -> Self:
         """Returns the source for the options of Spark's Kafka source, which mean the same:
         `KafkaSource.from_spark_options({"kafka.bootstrap.servers": "kafka:9092", "subscribe":
-        "orders"})`. `bounded` reads as `spark.read` does, and otherwise as `spark.readStream`.
+        "orders"})`. `bounded=True` reads as `spark.read` does, instead of `spark.readStream`.
 
         Raises InvalidProgram for unknown options, with a similar name, and for invalid values.
         """

@@ -19,13 +19,18 @@ import structlog
 
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.kafka import clients
+from taskexecutor.executor.connectors.kafka import clients, consumer
 from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable, Reports, Subject
+from taskexecutor.executor.connectors.kafka.consumer import ArrowConsumer
 from taskexecutor.executor.connectors.kafka.partitions import Partition
-from taskexecutor.executor.connectors.kafka.record_batches import Records, records_of
+from taskexecutor.executor.connectors.kafka.record_batches import (
+    Records,
+    records_of,
+    records_of_batch,
+)
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import KafkaError, Message
 
 MOST_ROWS = 10_000  # of a batch
 READY = 2
@@ -104,6 +109,9 @@ class Fetcher:
             "throttle_cb": self._throttle,
         }
         self._consumer = clients.consumer(connection, configured)
+        self._arrow: ArrowConsumer | None = None
+        if consumer.supported():
+            self._arrow = ArrowConsumer(self._consumer, headers=headers, on_error=self._reports)
         self._commands: deque[Callable[[], None]] = deque()
         self._assigned: set[Partition] = set()
         self._end_offsets: dict[Partition, int] = {}
@@ -148,6 +156,8 @@ class Fetcher:
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
+        if self._arrow is not None:
+            self._arrow.close()
         self._consumer.close()
 
     def _command(self, command: Callable[[], None]) -> None:
@@ -193,6 +203,8 @@ class Fetcher:
 
     def _assign(self, offsets: Mapping[Partition, int]) -> None:
         self._assigned.update(offsets)
+        if self._arrow is not None:
+            self._arrow.forward(offsets)
         self._consumer.incremental_assign(
             [self._library.TopicPartition(*of, at) for of, at in offsets.items()]
         )
@@ -230,44 +242,71 @@ class Fetcher:
         self._on_fetched()
 
     def _fetched(self) -> Fetched | None:
-        # `consume` would wait until a batch is full.
-        first = self._consumer.poll(_POLL_S)
-        if first is None:
-            self._note_outage()
-            return None
-        messages = [first, *self._consumer.consume(MOST_ROWS - 1, 0)]
-        read = [message for message in messages if message.error() is None]
         ends: dict[Partition, int] = {}
         suspects: set[Partition] = set()
+        records = self._messages(ends, suspects) if self._arrow is None else None
+        if self._arrow is not None:
+            records = self._columns(self._arrow, ends, suspects)
+        if records is None and not ends and not suspects:
+            self._note_outage()
+            return None
+        if records is not None or ends:
+            self._note_return()
+        return Fetched(records=records, ends=ends, suspects=frozenset(suspects))
+
+    def _columns(
+        self, arrow: ArrowConsumer, ends: dict[Partition, int], suspects: set[Partition]
+    ) -> Records | None:
+        """Waits for records, which have another queue than callbacks and errors of the client."""
+        if (message := self._consumer.poll(0)) is not None:
+            self._handle_message(message, ends, suspects)
+        batch = arrow.poll(MOST_ROWS, _POLL_S)
+        errors, arrow.errors = arrow.errors, []
+        for each in errors:
+            of = Partition(each.topic, each.partition)
+            self._handle(each.error, of, each.offset, ends, suspects)
+        return None if batch is None else records_of_batch(batch)
+
+    def _messages(self, ends: dict[Partition, int], suspects: set[Partition]) -> Records | None:
+        """Waits for messages, of a client whose memory has an unknown layout."""
+        first = self._consumer.poll(_POLL_S)
+        if first is None:
+            return None
+        # `consume` alone would wait until a batch is full.
+        messages = [first, *self._consumer.consume(MOST_ROWS - 1, 0)]
+        read = [message for message in messages if message.error() is None]
         if len(read) < len(messages):
             for message in messages:
-                self._handle(message, ends, suspects)
-        if read or ends:
-            self._note_return()
-        elif not suspects:
-            return None
-        return Fetched(
-            records=records_of(read, headers=self._headers) if read else None,
-            ends=ends,
-            suspects=frozenset(suspects),
-        )
+                self._handle_message(message, ends, suspects)
+        return records_of(read, headers=self._headers) if read else None
 
-    def _handle(
+    def _handle_message(
         self, message: Message, ends: dict[Partition, int], suspects: set[Partition]
     ) -> None:
-        error = message.error()
-        if error is None:
-            return
-        name, topic, partition = error.name(), message.topic(), message.partition()
-        of = None if topic is None or partition is None else Partition(topic, partition)
-        offset = message.offset()
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        if error is not None:
+            of = None if topic is None or partition is None else Partition(topic, partition)
+            self._handle(error, of, message.offset(), ends, suspects)
+
+    def _handle(
+        self,
+        error: KafkaError,
+        of: Partition | None,
+        offset: int | None,
+        ends: dict[Partition, int],
+        suspects: set[Partition],
+    ) -> None:
+        name = error.name()
         if name == "_PARTITION_EOF" and of is not None and offset is not None:
             ends[of] = offset
         elif name in _SUSPECT and of is not None:
             suspects.add(of)
         elif name not in _OF_GROUP or self._group is not None:
             subject = Subject(
-                connection=self._connection, topic=topic, partition=partition, group=self._group
+                connection=self._connection,
+                topic=None if of is None else of.topic,
+                partition=None if of is None else of.partition,
+                group=self._group,
             )
             explained = clients.explained(error, subject, reports=self._reports)
             if not isinstance(explained, KafkaUnavailable):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _LOG_APPEND_TIME = 2  # the client's timestamp type; 1: set by the producer, 0: none
-_TOPIC, _OFFSET = RECORDS.get_field_index("topic"), RECORDS.get_field_index("offset")
+_TOPIC, _PARTITION, _OFFSET = map(RECORDS.get_field_index, ("topic", "partition", "offset"))
 
 
 class Run(NamedTuple):
@@ -50,6 +50,12 @@ class Records:
             if run.start < stop and run.stop > start
         ]
         return Records(batch=self.batch.slice(start, stop - start), runs=runs)
+
+
+def records_of_batch(batch: pa.RecordBatch) -> Records:
+    """Finds the runs of a batch of records."""
+    partitions = batch.column(_PARTITION).to_numpy()
+    return Records(batch=batch, runs=_runs(batch.column(_TOPIC), partitions))
 
 
 def records_of(messages: Sequence[Message], *, headers: bool) -> Records:
