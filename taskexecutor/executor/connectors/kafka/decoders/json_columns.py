@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
@@ -19,12 +20,18 @@ from pyarrow import json
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.csv_columns import converted
 from taskexecutor.executor.columnar.readers.pieces import Differs
+from taskexecutor.executor.connectors.kafka.decoders.json_regular import (
+    PADDING,
+    RegularJson,
+    regular_rows,
+)
 
 _OPEN, _CLOSE = ord("{"), ord("}")
 _CODE_POINT = re.compile(rb"\\u")
 _LONG = 1_000  # bytes; shorter records cannot exceed the limits of Spark's parser
 _LONGEST = 50_000  # bytes; longer names are refused by Spark's parser
 _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{1000}")
+_ROWS_AT_ONCE = 4_096  # larger parts leave the processor's caches
 _ZONED = pa.timestamp("us", "UTC")
 
 
@@ -60,13 +67,31 @@ class JsonColumns:
 
     def rows(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
         """Returns one row for each value, or None if Spark might read one differently."""
-        text = _lines(values)
+        parts = []
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            part = self._part(values.slice(start, _ROWS_AT_ONCE))
+            if part is None:
+                return None
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def _part(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
+        text = _plain_text(values)
         if text is None:
             return None
+        if text.find(b"\\") < 0 and (found := RegularJson.of(text, _ends(values))) is not None:
+            rows = regular_rows(found, self._schema, utc=self._utc)
+            if rows is not None:
+                return rows
+        return self._parsed(values)
+
+    def _parsed(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
+        offsets = pa.array([0, len(values)], pa.int32())
+        lines = pc.binary_join(pa.ListArray.from_arrays(offsets, values), b"\n")[0].as_buffer()
         try:
             table = json.read_json(
-                pa.BufferReader(text),
-                json.ReadOptions(use_threads=False, block_size=text.size + 1),
+                pa.BufferReader(lines),
+                json.ReadOptions(use_threads=False, block_size=lines.size + 1),
                 self._options,
             )
             # Fewer or more objects than values: a value contains several.
@@ -89,33 +114,36 @@ class JsonColumns:
         return column if column.type == field.type else column.cast(field.type)
 
 
-def _lines(values: pa.BinaryArray) -> pa.Buffer | None:
-    """Returns the values as lines; None if they have other characters than plain JSON objects."""
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
+def _plain_text(values: pa.BinaryArray) -> bytes | None:
+    """Returns the values without anything between them, and padding around them; None if they have
+    other characters than plain JSON objects.
+    """
+    ends, data = _ends(values), values.buffers()[2]
     sizes = np.diff(ends)
-    if data is None or not sizes.all():
+    if data is None or not sizes.all() or sizes.max() > _LONGEST:
         return None
     content = np.frombuffer(data, np.uint8)
-    if not (
-        (content[ends[:-1]] == _OPEN).all()
-        and (content[ends[1:] - 1] == _CLOSE).all()
-        and sizes.max() <= _LONGEST
-    ):
+    if not ((content[ends[:-1]] == _OPEN).all() and (content[ends[1:] - 1] == _CLOSE).all()):
         return None
     every = content[ends[0] : ends[-1]]
     if every.min() < ord(" "):  # also tabs and ends of lines between values
         return None
-    joined = data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
-    if _CODE_POINT.search(joined) or not (joined.isascii() or _is_utf_8(values)):
+    text = b"".join((PADDING, every.data, PADDING))
+    if _CODE_POINT.search(text) or not (text.isascii() or _is_utf_8(values)):
         return None
-    if sizes.max() > _LONG and any(
+    return None if sizes.max() > _LONG and _exceeds_limits(values, sizes) else text
+
+
+def _exceeds_limits(values: pa.BinaryArray, sizes: npt.NDArray[np.int32]) -> bool:
+    """Returns whether Spark's parser may refuse a number or the nesting of a value."""
+    return any(
         _LONG_NUMBER.search(text) or text.count(b"{") + text.count(b"[") >= _LONG
         for text in values.filter(pa.array(sizes > _LONG)).to_pylist()
-    ):
-        return None
-    offsets = pa.array([0, len(values)], pa.int32())
-    return pc.binary_join(pa.ListArray.from_arrays(offsets, values), b"\n")[0].as_buffer()
+    )
+
+
+def _ends(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    return np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
 
 
 def _is_utf_8(values: pa.BinaryArray) -> bool:
