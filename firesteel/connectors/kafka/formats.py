@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -177,6 +179,30 @@ class SchemaRegistry:
         return duration_s("SchemaRegistry: wait", self.wait)
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Protobuf(Format):
+    """One Protobuf message per record: `Protobuf("shop.Order", "order.desc")`.
+
+    `message` is the full name of its type. `descriptors` is a descriptor set with all its imports,
+    as bytes, or the file that `protoc --include_imports --descriptor_set_out` writes, which is read
+    where the program runs. Columns and nulls are those of Spark's `from_protobuf`.
+
+    Raises InvalidProgram if the file cannot be read.
+    """
+
+    message: str
+    descriptors: bytes = field(repr=False)
+
+    def __init__(self, message: str, descriptors: bytes | str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "message", message)
+        if not isinstance(descriptors, bytes):
+            try:
+                descriptors = Path(descriptors).read_bytes()
+            except OSError as error:
+                raise InvalidProgram(f"Protobuf: descriptors cannot be read: {error}") from None
+        object.__setattr__(self, "descriptors", descriptors)
+
+
 REGISTRY_PROPERTIES = ("basic.auth.user.info", "bearer.auth.token", "ssl.ca.location")
 SubjectName = Literal["topic", "record", "topic_record"]
 
@@ -186,27 +212,27 @@ class Confluent(Format):
     """Records that start with the id of their schema in a registry (a zero byte, and four bytes):
     `Confluent(SchemaRegistry("http://registry:8081"), Avro(schema))`.
 
-    `format` is Avro or Json. A source reads each record with the schema that it was written with,
-    and returns the columns of `format`; a record with an unknown id is unreadable.
+    `format` is Avro, Json or Protobuf. A source reads each record with the schema that it was
+    written with, and returns the columns of `format`; a record with an unknown id is unreadable.
 
-    A sink registers its schema under a subject, or only looks it up if `register` is False.
+    A sink writes Avro only. It registers its schema under a subject, or only looks it up if
+    `register` is False.
     `subject_name` is the name of the topic ("topic"), that of the schema's record ("record"), or
     both ("topic_record"), as in Confluent's clients.
     """
 
     registry: SchemaRegistry
-    format: Avro | Json
+    format: Avro | Json | Protobuf
     subject_name: SubjectName = "topic"
     register: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.format, Avro | Json):
+        if not isinstance(self.format, Avro | Json | Protobuf):
             raise InvalidProgram(
-                f"Confluent: format is {type(self.format).__name__}; it must be Avro or Json"
+                f"Confluent: format is {type(self.format).__name__}; it must be Avro, Json or"
+                " Protobuf"
             )
         check_choice("Confluent: subject_name", self.subject_name, get_args(SubjectName))
-        if isinstance(self.format, Json) and self.subject_name != "topic":
-            raise InvalidProgram("Confluent: JSON schemas have no name; use subject_name='topic'")
 
 
 @dataclass(frozen=True, slots=True)

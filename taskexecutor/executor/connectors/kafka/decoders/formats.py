@@ -14,6 +14,7 @@ from firesteel.connectors.kafka.formats import (
     Debezium,
     Format,
     Json,
+    Protobuf,
     Raw,
 )
 from firesteel.errors import FiresteelError
@@ -29,6 +30,7 @@ from taskexecutor.executor.connectors.kafka.decoders.changes import (
 )
 from taskexecutor.executor.connectors.kafka.decoders.decoder import Decoder
 from taskexecutor.executor.connectors.kafka.decoders.framed_json import FramedJson
+from taskexecutor.executor.connectors.kafka.decoders.protobuf import ProtobufValues
 from taskexecutor.executor.connectors.kafka.decoders.raw import RawRecords, raw_schema
 from taskexecutor.executor.connectors.kafka.decoders.text import TextValues, text_rows
 from taskexecutor.executor.connectors.kafka.decoders.values import (
@@ -36,6 +38,7 @@ from taskexecutor.executor.connectors.kafka.decoders.values import (
     Values,
     with_metadata,
 )
+from taskexecutor.executor.protobuf_rows import ProtobufRows
 
 
 def decoder(format: Format, *, metadata: Sequence[str] = ()) -> Decoder:
@@ -64,6 +67,8 @@ def _values(format: Format) -> Values:
             return AvroValues(format)
         case Confluent(format=Json()):
             return FramedJson(format)
+        case Protobuf() | Confluent(format=Protobuf()):
+            return ProtobufValues(format)
         case Debezium():
             return DebeziumValues(format)
         case Canal():
@@ -81,6 +86,10 @@ def _schema(format: Format, engine: SparkEngine) -> pa.Schema:
             avro = format.format if isinstance(format, Confluent) else format
             assert isinstance(avro, Avro)
             return to_arrow(avro_type(engine, avro))
+        case Protobuf() | Confluent(format=Protobuf()):
+            protobuf = format.format if isinstance(format, Confluent) else format
+            assert isinstance(protobuf, Protobuf)
+            return ProtobufRows(protobuf.message, protobuf.descriptors).schema
         case Debezium():
             return debezium_schema(format, engine)
         case Canal():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firesteel.connectors.kafka.formats import Avro, Confluent, Csv, Format, Json, Raw
+from firesteel.connectors.kafka.formats import Avro, Confluent, Csv, Format, Json, Protobuf, Raw
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.kafka.encoders.avro import AvroOfRows
 from taskexecutor.executor.connectors.kafka.encoders.encoder import Encoder
+from taskexecutor.executor.connectors.kafka.encoders.protobuf import ProtobufOfRows
 from taskexecutor.executor.connectors.kafka.encoders.raw import RawColumn
 from taskexecutor.executor.connectors.kafka.encoders.text import TextOfRows
 
@@ -24,6 +25,8 @@ def encoder(
             return RawColumn(columns)
         case Json() | Csv():
             return TextOfRows(format, columns)
+        case Protobuf():
+            return ProtobufOfRows(format, columns)
         case Avro() | Confluent(format=Avro()):
             return AvroOfRows(format, columns, topic=topic, key=key)
     raise FiresteelError(f"records of Kafka cannot be written as {format.display_name}")
