@@ -13,17 +13,19 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.connectors import KafkaOffsets, KafkaSource
+from firesteel.connectors import UNREADABLE_TAG, DeadLetter, KafkaOffsets, KafkaSource
+from firesteel.connectors.kafka.formats import Json
 from firesteel.elements import StreamStatus
 from firesteel.errors import FiresteelError
 from firesteel.operators import WatermarkSpec
 from firesteel.testing import OperatorHarness, restored_from
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.kafka import consumer
 from taskexecutor.executor.connectors.kafka.source import DATA_LOSSES, KafkaReading
 from taskexecutor.executor.connectors.runtime import source_runtime
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.kafka.broker import Kafka
-from tests.kafka.records import Record, create_topic, produce
+from tests.kafka.records import Record, create_topic, produce, read
 
 PATIENCE_S = 60.0
 QUIET_S = 1.5  # nothing is read for this long after the last record: there is no more
@@ -587,3 +589,64 @@ def test_a_source_waits_for_its_broker(secure: Kafka) -> None:
         reader.reads(*_numbers(0, 20))
     with Reader(_source(secure, topic), restored=state) as restored:
         restored.reads(*_numbers(10, 20))
+
+
+# -- unreadable records
+
+
+def _mixed(kafka: Kafka) -> str:
+    topic = create_topic(kafka)
+    headers = (("h", b"x"),)
+    good = Record(value=b'{"n": 1}', timestamp_ms=1_000)
+    bad = Record(value=b"{", key=b"k", timestamp_ms=2_000, headers=headers)
+    produce(kafka, topic, [good, bad, Record(value=b'{"n": 3}', timestamp_ms=3_000)])
+    return topic
+
+
+def _json(kafka: Kafka, topic: str, on_unreadable: Any) -> KafkaSource:
+    return _source(
+        kafka,
+        topic,
+        format=Json("n INT"),
+        metadata=("offset", "timestamp"),
+        on_unreadable=on_unreadable,
+    )
+
+
+def test_an_unreadable_record_fails_the_job(kafka: Kafka, engine: SparkEngine) -> None:
+    topic = _mixed(kafka)
+    with Reader(_json(kafka, topic, "fail"), spark=engine.session) as reader:
+        with pytest.raises(FiresteelError, match=f"topic {topic}, partition 0, offset 1: "):
+            reader.until(lambda: False)
+        assert reader.harness.rows() == []
+
+
+@pytest.mark.parametrize("on_unreadable", ["drop", "side_output", DeadLetter("dead-letters")])
+def test_unreadable_records_are_set_aside(
+    kafka: Kafka, engine: SparkEngine, on_unreadable: Any
+) -> None:
+    topic = _mixed(kafka)
+    if isinstance(on_unreadable, DeadLetter):
+        create_topic(kafka, on_unreadable.topic)
+    times = WatermarkSpec(column="timestamp", max_out_of_orderness_us=0)
+    options = {"spark": engine.session, "side_output_tags": [UNREADABLE_TAG], "watermarks": times}
+    with Reader(_json(kafka, topic, on_unreadable), **options) as reader:
+        reader.until(lambda: len(reader.harness.rows()) >= 2)
+        reader.harness.snapshot(1)
+        assert [(row["n"], row["offset"]) for row in reader.harness.rows()] == [(1, 0), (3, 2)]
+        assert reader.harness.watermarks_us == [2_999_999]
+        side = [row for batch in reader.harness.side(UNREADABLE_TAG) for row in batch.to_pylist()]
+        dropped = reader.count("numUnreadableRecordsDropped")
+    match on_unreadable:
+        case "drop":
+            assert (dropped, side) == (1, [])
+        case "side_output":
+            ((row,), expected) = side, [{"key": "h", "value": b"x"}]
+            assert (row["value"], row["offset"], row["headers"]) == (b"{", 1, expected)
+            assert row["error"]
+        case _:
+            (letter,) = read(kafka, on_unreadable.topic)
+            headers = dict(letter.headers)
+            assert (letter.value, letter.key, headers["h"]) == (b"{", b"k", b"x")
+            assert headers["firesteel.topic"] == topic.encode()
+            assert headers["firesteel.offset"] == b"1" and headers["firesteel.error"]
