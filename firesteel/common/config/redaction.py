@@ -16,7 +16,7 @@ REDACTED = "******"
 # Matches keys without an option, such as `spark.hadoop.fs.s3a.secret.key`.
 _SENSITIVE = re.compile(
     r"password|passwd|secret|token|credential|api-?key|access[._-]?key|account[._-]?key"
-    r"|private[._-]?key|authorization|jaas|(^|[._-])key$",
+    r"|private[._-]?key|key[._-]pem|user[._-]info|authorization|jaas|(^|[._-])key$",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")  # of a URL: user:password
