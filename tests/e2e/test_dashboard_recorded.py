@@ -115,7 +115,22 @@ def cluster() -> Json:
         "now_ms": now_ms(),
         "masters": [
             {"office": "dispatcher", "address": "h:1", "epoch": 3, "leads": True, "problem": None},
-            {"office": "dispatcher", "address": "i:1", "epoch": 2, "leads": False, "problem": None},
+            {
+                "office": "dispatcher",
+                "address": "i:1",
+                "epoch": None,
+                "leads": False,
+                "problem": None,
+            },
+            {
+                "office": "job_master",
+                "address": "j:1",
+                "epoch": 7,
+                "leads": True,
+                "problem": None,
+                "job_id": JOB,
+                "job_name": NAME,
+            },
         ],
         "slots": {"total": 4, "free": 1, "warm": 1, "missing": 2},
         "jobs": {"running": 1, "finished": 2, "canceled": 0, "failed": 1},
@@ -322,6 +337,9 @@ def test_the_overview_says_what_waits_and_what_failed(record: Callable[..., Reco
     expect(waiting).to_contain_text("2 slots are missing")
     expect(page.get_by_role("region", name="Recent failures")).to_contain_text("boom")
     expect(page.get_by_role("main")).to_contain_text("epoch 3, 1 standby")
+    master = page.get_by_role("region", name="Masters").get_by_role("row").filter(has_text=NAME)
+    expect(master).to_contain_text("JobMaster of")
+    expect(master).to_contain_text("leads7")
     page.get_by_label("Filter jobs").fill("other")
     expect(page.get_by_text("No job matches")).to_be_visible()
     assert "text=other" in page.url
@@ -334,12 +352,15 @@ def test_the_bottleneck_stands_first(record: Callable[..., Recorded]) -> None:
         "sentence": f"The bottleneck is {name}, because of a hot key.",
         "evidence": ["subtask 1 receives 90%"],
         "advice": "Add a salt.",
+        "page": "how-to/hot-keys.md#add-a-salt",
     }
     skewed = vertex(1, (0,), name=name, skew={"subtask": 1, "share": 0.9})
     even = vertex(0, skew={"subtask": 0, "share": 0.5})
     page = record(answers_for(job(even, skewed, bottleneck=limits))).open(f"/jobs/{JOB}")
     sentence = "The bottleneck is Source: sales → SelectExpr(…), because of a hot key."
-    expect(page.get_by_role("region", name="Bottleneck")).to_contain_text(sentence)
+    card = page.get_by_role("region", name="Bottleneck")
+    expect(card).to_contain_text(sentence)
+    expect(card).to_contain_text("Add a salt. See docs/how-to/hot-keys.md#add-a-salt")
     expect(page.locator(".vertex.bottleneck")).to_have_attribute("title", name)
     expect(page.locator(".vertex.selected")).to_have_attribute("title", name)
     expect(page.get_by_text("90 % to 1")).to_be_visible()  # uneven

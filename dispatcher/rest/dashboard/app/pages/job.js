@@ -56,12 +56,12 @@ function Warnings({ job }) {
 
 /** One sentence on what limits the job, with evidence; always of about the same height. */
 function Bottleneck({ job, onSelect }) {
-  const { tone, sentence, evidence, advice, vertex } = summary(job);
+  const { tone, sentence, evidence, advice, page, vertex } = summary(job);
   return html`<section class=${`card bottleneck ${tone}`} aria-label="Bottleneck"><div class="card-body">
     <p class="bottleneck-sentence">${sentence}</p>
     <div class="bottleneck-parts">
       <ul class="evidence" aria-label="Evidence">${evidence.map((fact) => html`<li key=${fact}>${fact}</li>`)}</ul>
-      ${advice && html`<p><b>Advice</b> ${advice}</p>`}
+      ${advice && html`<p><b>Advice</b> ${advice} ${page && html`<span class="muted small">See <code>docs/${page}</code></span>`}</p>`}
     </div>
     ${
       vertex &&
@@ -82,6 +82,7 @@ export function summary(job) {
       sentence: short(bottleneck.sentence),
       evidence: (bottleneck.evidence ?? []).map(short),
       advice: bottleneck.advice,
+      page: bottleneck.page,
       vertex: job.vertices.find(({ id }) => id === bottleneck.vertex_id),
     };
   }
