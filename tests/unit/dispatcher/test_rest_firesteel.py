@@ -15,6 +15,7 @@ from dispatcher.rest.firesteel import logs
 from dispatcher.rest.firesteel.cluster import cluster, worth_reading
 from dispatcher.rest.firesteel.jobs import exceptions, job
 from dispatcher.rest.firesteel.logs import LogView
+from dispatcher.rest.firesteel.savepoints import SavepointFiles, savepoints
 from dispatcher.rest.firesteel.vertices import page
 from firesteel._proto import job_logs_pb2
 from firesteel.client.job_details import (
@@ -239,3 +240,21 @@ def test_sums_of_messages_are_those_of_what_they_describe():
         assert page(received, 1, 2, sort, True) == page(described, 1, 2, sort, True)
     without = replace(described, subtasks=(Subtask(index=0, attempts=()),))
     assert page(without, 0, 1, "busy", False)["subtasks"] == [{"index": 0, "attempts": []}]
+
+
+async def test_savepoints_name_the_jobs_that_started_from_them_and_whether_they_exist(tmp_path):
+    kept, gone = tmp_path / "kept", tmp_path / "gone"
+    kept.mkdir()
+    (kept / "_metadata").touch()
+    taken = [
+        job_details.checkpoint(checkpoint_id=n, savepoint=True, path=str(path), triggered_ms=n)
+        for n, path in enumerate((kept, gone), 1)
+    ]
+    of = {"execution.state-recovery.path": f"{kept}/_metadata"}
+    jobs = [details(checkpoints=tuple(taken)), details(job_id="b" * 32, configuration=of)]
+    exist = await SavepointFiles().exist([str(kept), str(gone), "nosuch://bucket"])
+    assert exist == {str(kept): True, str(gone): False, "nosuch://bucket": None}
+    newest, oldest = savepoints(jobs, exist)["savepoints"]
+    assert (newest["path"], newest["disposed"], newest["restored_by"]) == (str(gone), True, [])
+    assert (oldest["path"], oldest["disposed"]) == (str(kept), False)
+    assert [each["job_id"] for each in oldest["restored_by"]] == ["b" * 32]
