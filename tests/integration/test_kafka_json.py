@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from firesteel.connectors.kafka.formats import Csv, Json
+from firesteel.connectors import KafkaSource
+from firesteel.connectors.kafka import Csv, Json
 from firesteel.errors import InvalidProgram
 from firesteel.operator import RuntimeContext, StreamOperator
 from firesteel.testing import OperatorHarness
@@ -24,6 +25,9 @@ from taskexecutor.executor.connectors.kafka.decoders.json_columns import (
 from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularJson, regular_rows
 from taskexecutor.executor.connectors.kafka.decoders.text import TextValues
 from taskexecutor.executor.connectors.kafka.encoders import encoder
+from taskexecutor.executor.connectors.kafka.source import KafkaReading
+from tests.kafka.broker import Kafka
+from tests.kafka.records import Record, create_topic, produce
 from tests.kafka_formats import decoded
 
 BID = "auction BIGINT, price INT, channel STRING, rate DOUBLE, dateTime TIMESTAMP, ok BOOLEAN"
@@ -351,3 +355,32 @@ def test_schemas_are_known_before_data_flows(engine: SparkEngine) -> None:
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidProgram, match=message.replace("?", r"\?")):
         Json("a INT", **options)
+
+
+def test_a_source_reads_json_and_drops_unreadable_records(
+    kafka: Kafka, engine: SparkEngine
+) -> None:
+    topic = "json-of-a-source"
+    create_topic(kafka, topic)
+    values = [b'{"id": 1}', b'{"id": "x"}', None, b'{"id": 2, "name": "b"}']
+    produce(kafka, topic, [Record(value=value) for value in values])
+    source = KafkaSource(
+        topic,
+        bootstrap_servers=kafka.bootstrap,
+        end="latest",
+        format=Json("id INT, name STRING"),
+        metadata=("offset",),
+        on_unreadable="drop",
+    )
+    harness = OperatorHarness(KafkaReading(source, None), spark=engine.session)
+    harness.open()
+    try:
+        while harness.poll():
+            if harness.operator.waiting:
+                harness.environment.mailbox.wait(0.1)
+        assert harness.rows() == [
+            {"id": 1, "name": None, "offset": 0},
+            {"id": 2, "name": "b", "offset": 3},
+        ]
+    finally:
+        harness.close()
