@@ -25,7 +25,7 @@ def checkpoint_details(
 ) -> list[job_master_pb2.CheckpointDetails]:
     """Returns the newest checkpoint first. With `subtasks`, includes each task's part."""
     coordinator = core.job.checkpoints
-    checkpoints = [*coordinator.history, *coordinator.pending]
+    checkpoints = [*coordinator.savepoints, *coordinator.history, *coordinator.pending]
     checkpoints.sort(key=lambda checkpoint: -checkpoint.checkpoint_id)
     return [_details(core, checkpoint, now, subtasks=subtasks) for checkpoint in checkpoints]
 

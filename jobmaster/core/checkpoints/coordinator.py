@@ -91,6 +91,8 @@ class CheckpointCoordinator:
         self.last_completed: Checkpoint | None = None
         self.stale = 0  # acknowledgements that no checkpoint waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
+        # Complete ones that newer checkpoints have displaced from the history, oldest first.
+        self.savepoints: deque[Checkpoint] = deque(maxlen=_HISTORY)
         self.shared = SharedFiles(recovery.shared_files or {})
         # A retained checkpoint may refer to unknown files: then unreferenced files are not deleted.
         self._sweeps = settings.incremental and recovery.shared_files is not None
@@ -629,6 +631,11 @@ class CheckpointCoordinator:
 
     def _end(self, checkpoint: Checkpoint, now: float) -> None:
         checkpoint.ended_at = now
+        if len(self.history) == _HISTORY:
+            displaced = self.history[0]
+            complete = displaced.state is CheckpointState.COMPLETED
+            if complete and displaced.kind is Kind.SAVEPOINT:
+                self.savepoints.append(displaced)
         self.history.append(checkpoint)
         if self._due is not None and not self._only_ends:
             self._due = max(self._due, now + self._settings.min_pause_s)

@@ -260,6 +260,18 @@ def test_a_savepoint_is_answered_and_restored_and_never_dropped() -> None:
     assert c.latest == trigger.checkpoint_id, "sinks have committed (invariant 9)"
 
 
+def test_a_savepoint_is_known_longer_than_the_checkpoints_after_it() -> None:
+    c = Coordination()
+    (trigger,) = c.ask("mine")
+    assert isinstance(trigger, TriggerCheckpoint)
+    c.acknowledge(trigger.checkpoint_id)
+    c.do(c.coordinator.stored(trigger.checkpoint_id, c.now))
+    savepoint = c.coordinator.history[-1]
+    later = [c.complete() for _ in range(12)]
+    assert [each.checkpoint_id for each in c.coordinator.history] == later[-10:]
+    assert list(c.coordinator.savepoints) == [savepoint]
+
+
 def test_a_savepoint_waits_for_its_turn() -> None:
     c = Coordination()
     checkpoint_id = c.begin()
