@@ -80,12 +80,20 @@ class Kafka:
             "sasl.username": user,
             "sasl.password": self._users[user],
             "ssl.ca.location": str(self.authority),
+            **self._client_certificate(),
         }
 
     @property
     def authority(self) -> Path:
         """The certificate of the authority that signed the brokers', in PEM."""
         return self._folder / "authority.pem"
+
+    def _client_certificate(self) -> dict[str, str]:
+        """Returns the settings of a certificate, which brokers with ssl.client.auth require."""
+        return {
+            "ssl.certificate.location": str(self._folder / "client.pem"),
+            "ssl.key.location": str(self._folder / "client.key"),
+        }
 
     def kill(self, *indexes: int) -> None:
         """Kills these brokers, or all. Returns when they have ended."""
@@ -210,6 +218,9 @@ class Kafka:
         self.authority.write_bytes(server.authority)
         key_store = self._folder / "broker.pem"
         key_store.write_bytes(server.key + server.certificate + server.authority)
+        client = authority.certify("client", Role.ADMIN, hosts=[], valid_s=86_400.0)
+        (self._folder / "client.pem").write_bytes(client.certificate)
+        (self._folder / "client.key").write_bytes(client.key)
         users = " ".join(f'user_{name}="{word}"' for name, word in self._users.items())
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         return {
@@ -217,6 +228,8 @@ class Kafka:
             "listener.name.secure.plain.sasl.jaas.config": f"{module} required {users};",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": key_store,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{ADMINISTRATOR}",
         }

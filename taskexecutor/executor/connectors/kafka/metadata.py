@@ -131,17 +131,27 @@ class Metadata:
         return {at.metadata for at in found if at.metadata}
 
     def _committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, Any]:
-        library = clients.library()
-        asked = [library.TopicPartition(*each) for each in partitions]
-        request = library.ConsumerGroupTopicPartitions(group, asked or None)
-        futures = self._asked(
-            lambda: self._client.list_consumer_group_offsets(
-                [request], request_timeout=REQUEST_TIMEOUT_S
-            )
+        """Asks as a consumer. The same request of librdkafka's AdminClient ends the process if the
+        coordinator of the group has moved: it looks for a group that only a consumer has.
+        """
+        asked = [clients.library().TopicPartition(*each) for each in partitions]
+        if not asked:
+            return {}
+        configured = clients.configuration(
+            self._connection, self._reports, group_id=group, enable_auto_commit=False
         )
-        answer = self._answer(futures[group], "read committed offsets", group=group)
+        client = clients.consumer(self._connection, configured)
+        try:
+            answer = client.committed(asked, REQUEST_TIMEOUT_S)
+        except clients.library().KafkaException as error:
+            # Without permission, there is no coordinator; a poll returns the reason.
+            message = client.poll(0)
+            cause = error if message is None else message.error()
+            raise self._explained(cause, "read committed offsets", group=group) from error
+        finally:
+            client.close()
         found: dict[Partition, Any] = {}
-        for at in answer.topic_partitions:
+        for at in answer:
             if at.error is not None:
                 raise self._explained(at.error, "read committed offsets", group=group)
             if at.offset >= 0:

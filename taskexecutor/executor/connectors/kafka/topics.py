@@ -58,7 +58,7 @@ class Topics:
         try:
             brokers = self._admin().list_topics(timeout=REQUEST_TIMEOUT_S).brokers
         except library().KafkaException as error:
-            raise explained(error, subject, "list brokers", self._reports) from error
+            raise self._in_words(error, subject, "list brokers") from error
         broker = min(brokers) if brokers else 0
         return self._setting(kinds.ConfigResource(kinds.RESOURCE_BROKER, str(broker)), name)
 
@@ -85,7 +85,7 @@ class Topics:
                     f"{subject.place} does not exist, and Firesteel does not create topics;"
                     f" {self._near(topic)}"
                 ) from error
-            raise explained(error, subject, "describe it", self._reports) from error
+            raise self._in_words(error, subject, "describe it") from error
 
     def _near(self, topic: str) -> str:
         names = [name for name in self._names() if not name.startswith("__")]
@@ -99,6 +99,10 @@ class Topics:
             return sorted(self._admin().list_topics(timeout=REQUEST_TIMEOUT_S).topics)
         except library().KafkaException:
             return []  # the message is about something else
+
+    def _in_words(self, error: Exception, subject: Subject, doing: str) -> FiresteelError:
+        self._admin().poll(0)  # delivers reports
+        return explained(error, subject, doing, self._reports)
 
     def _admin(self) -> Any:
         if self._client is None:
