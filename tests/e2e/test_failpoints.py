@@ -25,7 +25,7 @@ from .chaos import Chaos, orphan
 from .conftest import Session
 from .exactly_once import exactly_once_job
 
-# The failpoints that a running job passes; test_kafka_failpoints.py has those of Kafka.
+# The failpoints that a running job passes; integration/test_kafka_deaths.py has those of Kafka.
 PASSED = [
     point
     for point in Failpoint

@@ -15,6 +15,7 @@ from kafka.partitioner.default import murmur2
 from firesteel.common.key_groups import key_group
 from firesteel.connectors import KafkaSink
 from firesteel.connectors.kafka.connection import connection
+from firesteel.connectors.kafka.formats import Raw
 from firesteel.errors import FiresteelError
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from firesteel.testing import OperatorHarness
@@ -171,7 +172,9 @@ def test_a_committed_transaction_is_accepted_again_and_again(
     first.checkpoint(2)
     first.process(values("y"))  # in a later transaction of the first transactional id
     for _ in range(3):
-        job.attempt(restored).process(values("z"))
+        running = job.attempt(restored)
+        assert transactions.open_ids(job.prefix) == []
+        running.process(values("z"))
     eventually(lambda: texts(kafka, topic) == ["once"], "only what is committed")
 
 
@@ -400,6 +403,25 @@ def test_a_partition_has_the_keys_of_a_range_of_key_groups(kafka: Kafka) -> None
     for record in read(kafka, topic):
         assert record.key is not None
         assert record.partition == key_group(record.key.decode(), 128) * 4 // 128
+
+
+def test_formats_write_keys_values_headers_and_partitions(kafka: Kafka, topic: str) -> None:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    rows = pa.record_batch(
+        {
+            "id": ["a"],
+            "text": ["1"],
+            "place": pa.array([1], pa.int64()),
+            "about": pa.array([[{"key": "h", "value": b"x"}]], pa.list_(header)),
+        }
+    )
+    sink = KafkaSink(
+        kafka.bootstrap, topic, value=Raw(), key="ID", headers="about", partition_by="place"
+    )
+    write(sink, rows)
+    (record,) = read(kafka, topic)
+    assert (record.key, record.value, record.partition) == (b"a", b"1", 1)
+    assert record.headers == (("h", b"x"),)
 
 
 def test_a_deleted_row_becomes_a_tombstone(kafka: Kafka, topic: str) -> None:

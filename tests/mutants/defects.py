@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SIMULATION = "simulation"  # `make sim`, from seed 0 on
+_KAFKA = "tests/integration/test_kafka_sink.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,5 +357,20 @@ MUTANTS = (
         "            table = self._own(table, rows.key_groups)\n",
         "            self._own(table, rows.key_groups)\n",
         "tests/unit/task/checkpoints/test_state_files.py",
+    ),
+    Mutant(
+        "a KafkaSink commits before the checkpoint is complete (invariant 23)",
+        "taskexecutor/executor/connectors/kafka/transactional.py",
+        "        self._pool.wait_for_commit(current)\n",
+        "        current.sender.client.commit_transaction(10)\n"
+        "        self._pool.wait_for_commit(current)\n",
+        f"{_KAFKA}::test_nothing_is_visible_before_the_commit",
+    ),
+    Mutant(
+        "a KafkaSink leaves transactions of earlier attempts open",
+        "taskexecutor/executor/connectors/kafka/transactional.py",
+        "        self._leftovers.abort_own()\n",
+        "",
+        f"{_KAFKA}::test_a_committed_transaction_is_accepted_again_and_again",
     ),
 )

@@ -37,7 +37,8 @@ class KafkaSink(Sink):
     Without a `value` format, the rows have the columns of Spark's Kafka sink: `value` and, if you
     like, `key` (string or binary), `topic`, `partition` (int; null: as `partition_by` says) and
     `headers` (array of structs of `key`, a string, and `value`, binary). With a format, the value
-    holds all columns of the row but those of `topic`, `headers` and `row_kind`; `key` names the
+    holds all columns of the row but those of `topic`, `headers` and, in an upsert, `row_kind`, and
+    `Raw()` one column besides those of `key` and the partition; `key` names the
     columns of the key, which `key_format` encodes: by default, one string or binary column as it
     is, and others as `value` does. Without `topic`, the column `topic` names it for each row.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.common.job_graph import JobEdge, Partitioner
-from firesteel.connectors import PostgresSink, Sink
+from firesteel.connectors import KafkaSink, PostgresSink, Sink
 from firesteel.errors import FiresteelError
 from firesteel.operators import Spec
 from firesteel.row_kind import DELETE, ROW_KIND
@@ -149,9 +149,10 @@ def behind(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> Updating | 
 
 def check_last_update(step: AnalysisStep, sink: Sink) -> None:
     """Raises FiresteelError if a table's row could keep an update that is not the last one."""
-    if not (isinstance(sink, PostgresSink) and sink.key):
+    columns = _replacing_key(sink)
+    if not columns:
         return
-    key = {column.lower() for column in sink.key}
+    key = {column.lower() for column in columns}
     for updating in (given.updating for given in step.inputs if given.updating is not None):
         for spread in updating.spread:
             if not spread.keys or not key.issuperset(map(str.lower, spread.keys)):
@@ -160,8 +161,19 @@ def check_last_update(step: AnalysisStep, sink: Sink) -> None:
                     "newer one in its table, because updates of one row can overtake each other "
                     "after "
                     f"{spread.what}; remove that, or use key_by with columns of the table's key "
-                    f"there: {', '.join(sink.key)}"
+                    f"there: {', '.join(columns)}"
                 )
+
+
+def _replacing_key(sink: Sink) -> Sequence[str]:
+    """Returns the columns by which a row replaces an earlier one; none if each is added."""
+    match sink:
+        case PostgresSink():
+            return sink.key
+        case KafkaSink(upsert=True):
+            return sink.key_columns or ("key",)
+        case _:
+            return ()
 
 
 def check_order(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> None:

@@ -60,6 +60,8 @@ class Columns:
         else:
             self.key = named_columns("KafkaSink: key column", sink.key_columns, schema)
             left_out = {self.topic, self.headers, self.kind}
+            if isinstance(sink.value, Raw):  # which writes one column
+                left_out |= {*self.key, self.partition}
             self.value = tuple(name for name in schema.names if name not in left_out)
 
     def _headers(self, sink: KafkaSink) -> str | None:

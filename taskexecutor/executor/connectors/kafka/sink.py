@@ -27,7 +27,7 @@ from taskexecutor.executor.connectors.kafka.transactional import (
     TransactionalWriter,
     TransactionCommitter,
 )
-from taskexecutor.executor.connectors.kafka.transactions import Transactions
+from taskexecutor.executor.connectors.kafka.transactions import PATIENCE_S, Transactions
 from taskexecutor.executor.connectors.kafka.verdicts import TransactionalIds
 from taskexecutor.executor.connectors.writer_sink import SinkWriting, WriterSink
 
@@ -67,7 +67,7 @@ class KafkaSinkRuntime(WriterSink[KafkaSink]):
     def create_committer(self, context: RuntimeContext) -> Committer | None:
         if not self.sink.exactly_once:
             return None
-        topics = Topics(self.sink.connection)
+        topics = self._patient_topics(context)
         timeout_ms = self._timeout_ms(topics)
         _warn_of_short_timeout(context, timeout_ms)
         transactions = Transactions(self.sink.connection, cancelled=lambda: context.cancelled)
@@ -95,7 +95,7 @@ class KafkaSinkRuntime(WriterSink[KafkaSink]):
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         schema = context.input_schemas[0]
         assert schema is not None, "analysis ensures that the schema is known"
-        topics = Topics(self.sink.connection)
+        topics = self._patient_topics(context)
         records = Records(self.sink, Columns(self.sink, schema), context, topics.partitions)
         sent = Sent(context)
         if self._committer is not None:
@@ -103,6 +103,11 @@ class KafkaSinkRuntime(WriterSink[KafkaSink]):
         # Without transactions, records wait for brokers for as long as it takes.
         return Writer(
             records, Sender(self.sink.connection, topics, context, message_timeout_ms=0), sent
+        )
+
+    def _patient_topics(self, context: RuntimeContext) -> Topics:
+        return Topics(
+            self.sink.connection, patience_s=PATIENCE_S, cancelled=lambda: context.cancelled
         )
 
     def _check_timeout(self, topics: Topics) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import difflib
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
+from firesteel.operator import TaskCancelled
 from taskexecutor.executor.connectors.kafka.clients import (
     REQUEST_TIMEOUT_S,
+    KafkaUnavailable,
     Reports,
     Subject,
     admin,
@@ -24,13 +27,25 @@ from taskexecutor.executor.connectors.kafka.clients import (
 
 _FRESH_S = 60.0  # for which the number of a topic's partitions is not requested again
 _NEAR = 3
+_PAUSE_S = 0.5
+
+_T = TypeVar("_T")
 
 
 class Topics:
     """Connects on first use. Used by one thread."""
 
-    def __init__(self, connection: KafkaConnection) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        patience_s: float = 0.0,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`patience_s`: for how long requests are repeated while no broker answers."""
         self._connection = connection
+        self._patience_s = patience_s
+        self._cancelled = cancelled
         self._reports = Reports()
         self._client: Any = None
         self._known: dict[str, tuple[int, float]] = {}  # partitions, and when to look again
@@ -42,7 +57,7 @@ class Topics:
         count, fresh_until = self._known.get(topic, (0, 0.0))
         if time.monotonic() < fresh_until:
             return count
-        count = self._described(topic)
+        count = self._patiently(lambda: self._described(topic))
         self._known[topic] = (count, time.monotonic() + _FRESH_S)
         return count
 
@@ -52,7 +67,12 @@ class Topics:
         return self._setting(kinds.ConfigResource(kinds.RESOURCE_TOPIC, topic), "max.message.bytes")
 
     def broker_setting(self, name: str) -> str:
-        """Returns a setting of a broker; empty if this client may not read it."""
+        """Returns a setting of a broker; empty if this client may not read it. Raises
+        KafkaUnavailable.
+        """
+        return self._patiently(lambda: self._broker_setting(name))
+
+    def _broker_setting(self, name: str) -> str:
         kinds = library("confluent_kafka.admin")
         subject = Subject(connection=self._connection)
         try:
@@ -61,6 +81,18 @@ class Topics:
             raise self._in_words(error, subject, "list brokers") from error
         broker = min(brokers) if brokers else 0
         return self._setting(kinds.ConfigResource(kinds.RESOURCE_BROKER, str(broker)), name)
+
+    def _patiently(self, request: Callable[[], _T]) -> _T:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return request()
+            except KafkaUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+            if self._cancelled():
+                raise TaskCancelled
+            time.sleep(_PAUSE_S)
 
     def _setting(self, resource: Any, name: str) -> str:
         (answer,) = self._admin().describe_configs([resource]).values()

@@ -211,13 +211,27 @@ class Transactions:
         if self._client is None:
             left_s = min(_TRY_S, max(1.0, deadline - time.monotonic()))
             logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors reach the caller
-            self._client = library("kafka.admin").KafkaAdminClient(
+            self._client = _opened(
                 client_id="firesteel",
                 request_timeout_ms=round(_TRY_S * 1000),
                 bootstrap_timeout_ms=round(left_s * 1000),
                 **_client_settings(self._connection),
             )
         return self._client
+
+
+def _opened(**settings: Any) -> Any:
+    """Opens a client. Its constructor would leave a thread and sockets if no broker answers."""
+    kind = library("kafka.admin").KafkaAdminClient
+    client = kind.__new__(kind)
+    try:
+        client.__init__(**settings)
+    except BaseException:
+        if hasattr(client, "_net"):
+            client._client.close()
+            client._net.stop()
+        raise
+    return client
 
 
 def _same_coordinator(error: Any) -> bool:
