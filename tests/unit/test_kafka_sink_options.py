@@ -60,6 +60,22 @@ def test_options_of_spark_become_a_sink() -> None:
     assert sink == KafkaSink("a:1,b:2", "t", properties={"compression.type": "lz4"})
 
 
+def test_properties_of_java_get_the_names_of_librdkafka() -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    sink = KafkaSink.from_spark_options(
+        {
+            "kafka.bootstrap.servers": AT,
+            "kafka.sasl.jaas.config": f'{login} required username="ada" password="hush";',
+            "kafka.ssl.truststore.location": "/ca.pem",
+        }
+    )
+    assert sink.properties == {
+        "sasl.username": "ada",
+        "sasl.password": "hush",
+        "ssl.ca.location": "/ca.pem",
+    }
+
+
 def test_an_unknown_option_of_spark_is_refused() -> None:
     with pytest.raises(InvalidProgram, match="no option 'startingOffsets'"):
         KafkaSink.from_spark_options({"kafka.bootstrap.servers": AT, "startingOffsets": "latest"})

@@ -10,6 +10,7 @@ from typing import Literal, Self, get_args
 from firesteel.connectors.checks import check_choice, duration_s
 from firesteel.connectors.kafka.connection import KafkaConnection, connection
 from firesteel.connectors.kafka.formats import Format
+from firesteel.connectors.kafka.java_properties import librdkafka_properties
 from firesteel.connectors.sink import Sink
 from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
@@ -122,7 +123,8 @@ class KafkaSink(Sink):
         """Returns the sink that `df.writeStream.format("kafka").options(...)` describes: its topic,
         and `kafka.` in front of the producer's properties. At least once, as in Spark.
         """
-        topic, servers, properties = None, None, {}
+        topic, servers = None, None
+        properties: dict[str, str] = {}
         for name, value in options.items():
             folded = name.lower()
             if folded == "topic":
@@ -130,7 +132,7 @@ class KafkaSink(Sink):
             elif folded == "kafka.bootstrap.servers":
                 servers = str(value)
             elif folded.startswith("kafka."):
-                properties[name[len("kafka.") :]] = value
+                properties[name[len("kafka.") :]] = str(value)
             elif folded not in _SPARK_IGNORED:
                 raise InvalidProgram(
                     f"KafkaSink: Spark's Kafka sink has no option {name!r}; it has: topic,"
@@ -141,7 +143,7 @@ class KafkaSink(Sink):
                 "KafkaSink: the option kafka.bootstrap.servers is missing; set it to the brokers,"
                 " for example 'localhost:9092'"
             )
-        return cls(servers, topic, properties=properties)
+        return cls(servers, topic, properties=librdkafka_properties("KafkaSink", properties))
 
     def _check_properties(self) -> None:
         for name, option in _OPTIONS.items():
