@@ -15,6 +15,8 @@ from firesteel.common.states import JobStatus
 
 from .conftest import ROOT, Session, firesteel
 
+BROKER = "localhost:9092"  # on pages; tests use their broker
+
 
 def snippets(page: str) -> str:
     """All Python of a page, as one program whose lines have the page's own numbers."""
@@ -37,7 +39,11 @@ PAGES = sorted(
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_snippet_runs(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+    session: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    page: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # The stream that most pages use, in a separate directory per page: modules are imported once.
@@ -45,6 +51,8 @@ def test_every_snippet_runs(
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     program = tmp_path / f"{Path(page).stem}.py"
     text = snippets(page)
+    if BROKER in text:
+        text = text.replace(BROKER, request.getfixturevalue("kafka").bootstrap)
     program.write_text(text)
     context = ExecutionContext(mode="remote", address=session.address)
     run_program(program, (), context)
