@@ -22,6 +22,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.batch import rows as batch
+from benchmarks.kafka import copies as kafka_copies
+from benchmarks.kafka import latency as kafka_latency
+from benchmarks.kafka import partitions as kafka_partitions
+from benchmarks.kafka import queries as kafka_queries
 from benchmarks.nexmark import data as nexmark_data
 from benchmarks.nexmark import rows as nexmark
 from benchmarks.peers import rows as peers
@@ -53,12 +57,19 @@ CHECKPOINTS = {
     "recovery": "recovery",
     "masters": "masters",
 }
+KAFKA = {  # the number of steps
+    kafka_queries.NAME: kafka_queries.STEPS,
+    kafka_copies.NAME: kafka_copies.STEPS,
+    kafka_latency.NAME: kafka_latency.STEPS,
+    kafka_partitions.NAME: kafka_partitions.STEPS,
+}
 GROUPS = {
     "ours": (*OURS, *CHECKPOINTS),
     "checkpoints": tuple(CHECKPOINTS),
-    "peers": (nexmark.NAME, batch.NAME, *peers.NAMES),
+    "peers": (nexmark.NAME, batch.NAME, *KAFKA, *peers.NAMES),
+    "kafka": tuple(KAFKA),
 }
-NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, batch.NAME, *peers.NAMES)
+NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, batch.NAME, *KAFKA, *peers.NAMES)
 OUT = Path("out/bench.json")
 WIDTH = 150  # if there is no terminal
 
@@ -105,7 +116,8 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
         "--rows",
         type=int,
         default=nexmark_data.BIDS,
-        help=f"the bids of {nexmark.NAME}, %(default)s by default; with fewer bids, benchmarks of"
+        help=f"the bids of {nexmark.NAME} and of Kafka's topic, %(default)s by default; with fewer"
+        " bids, benchmarks of"
         f" checkpoints also take fewer checkpoints, and {batch.NAME} has smaller tables",
     )
     parsed = parser.parse_args(arguments)
@@ -121,6 +133,8 @@ def steps_of(name: str) -> int:
         return nexmark.STEPS
     if name == batch.NAME:
         return batch.STEPS
+    if name in KAFKA:
+        return KAFKA[name]
     return len(peers.steps(name)) if name in peers.NAMES else 1
 
 
@@ -130,6 +144,8 @@ def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
             rows = list(nexmark.run(steps, beside.flink, bids))
         elif name == batch.NAME:
             rows = list(batch.run(steps, bids / nexmark_data.BIDS))
+        elif name in KAFKA:
+            rows = list(run_kafka(name, steps, beside, bids))
         elif name in peers.NAMES:
             rows = beside.run(name)
         else:
@@ -148,6 +164,16 @@ def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
         }
         rows = [row | {"failed": [name], "output": traceback.format_exc()}]
     return [{"benchmark": name, "failed": [], **row} for row in rows]
+
+
+def run_kafka(name: str, steps: Steps, beside: Peers, bids: int) -> Iterable[Row]:
+    if name == kafka_queries.NAME:
+        return kafka_queries.run(steps, beside.flink, bids)
+    if name == kafka_copies.NAME:
+        return kafka_copies.run(steps, beside.flink, bids)
+    if name == kafka_latency.NAME:
+        return kafka_latency.run(steps, beside.flink)
+    return kafka_partitions.run(steps)
 
 
 def run_ours(name: str, bids: int) -> list[Row]:

@@ -49,12 +49,25 @@ def run_all(
 ) -> None:
     """`collect` runs a query on the small data, `run` on the large data."""
     tables = [pq.read_table(data / CHECK / PARQUET / name) for name in ("bid", "auction", "person")]
-    count = bids_in(data)
+
+    def checked(query: str) -> None:
+        joins = is_join(query)
+        right = expected_of_join(query, *tables) if joins else expected(query, tables[0])
+        check(query, collect(query), right)
+
+    run_each(queries, checked, run, bids_in(data))
+
+
+def run_each(
+    queries: Sequence[str],
+    checked: Callable[[str], object],
+    run: Callable[[str], object],
+    count: int,
+) -> None:
+    """`checked` runs a query and checks its result, `run` runs it on `count` rows."""
     for query in queries:
         try:
-            joins = is_join(query)
-            right = expected_of_join(query, *tables) if joins else expected(query, tables[0])
-            check(query, collect(query), right)
+            checked(query)
             print(f"begin {query}", flush=True)
             run(query)
             print(f"end {count}", flush=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 
@@ -239,9 +240,10 @@ _ARROW = {"BIGINT": pa.int64(), "DECIMAL(23, 3)": pa.float64()}
 
 
 class Flink:
-    def __init__(self) -> None:
+    def __init__(self, more: Mapping[str, str] | None = None) -> None:
+        """`more` are other settings of the cluster."""
         configuration = Configuration()
-        for key, value in {**SETTINGS, **TUNED_HERE}.items():
+        for key, value in {**SETTINGS, **TUNED_HERE, **(more or {})}.items():
             configuration.set_string(key, value)
         streams = StreamExecutionEnvironment.get_execution_environment(configuration)
         self._tables = StreamTableEnvironment.create(streams)
@@ -251,40 +253,48 @@ class Flink:
         self._tables.create_temporary_function("count_char", count_char)
 
     def run(self, query: str, folder: Path, connector: str) -> None:
-        columns, statement = QUERIES[query]
         for name, all_columns in TABLES.items():
             kinds = {
                 column: kind.replace("TIMESTAMP", "TIMESTAMP(3)")
                 for column, kind in all_columns.items()
             }
-            self._table(
+            self.table(
                 name,
                 kinds,
                 f"'connector' = 'filesystem', 'path' = '{folder}/csv/{name}', 'format' = 'csv'",
                 ", WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '1' DAY",
             )
-        self._table("sink", columns, connector)
-        self._tables.execute_sql(f"INSERT INTO sink {statement}").wait()
+        self.insert(query, connector)
 
-    def _table(self, name: str, columns: dict[str, str], connector: str, more: str = "") -> None:
+    def insert(self, query: str, connector: str) -> None:
+        """Runs a query over the existing tables."""
+        columns, statement = QUERIES[query]
+        self.table("sink", columns, connector)
+        self.execute(f"INSERT INTO sink {statement}")
+
+    def execute(self, statement: str) -> None:
+        """Returns when the job has ended."""
+        self._tables.execute_sql(statement).wait()
+
+    def submit(self, statement: str) -> None:
+        """Returns when the job has started."""
+        self._tables.execute_sql(statement)
+
+    def table(self, name: str, columns: dict[str, str], connector: str, more: str = "") -> None:
         self._tables.execute_sql(f"DROP TEMPORARY TABLE IF EXISTS {name}")
         listed = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
         self._tables.execute_sql(
             f"CREATE TEMPORARY TABLE {name} ({listed}{more}) WITH ({connector})"
         )
 
-    def collect(self, query: str, folder: Path) -> pa.Table:
+    def collect(self, query: str, run: Callable[[str], object]) -> pa.Table:
         """Collects through files: through `collect`, Python reads only thousands of rows per
-        second.
+        second. `run` runs the query into a connector.
         """
         columns, _ = QUERIES[query]
         with tempfile.TemporaryDirectory(prefix="bench-flink-") as output:
             # A format for updates; the row before an update is a separate line.
-            self.run(
-                query,
-                folder,
-                f"'connector' = 'filesystem', 'path' = '{output}', 'format' = 'debezium-json'",
-            )
+            run(f"'connector' = 'filesystem', 'path' = '{output}', 'format' = 'debezium-json'")
             paths = [p for p in Path(output).rglob("*") if p.is_file() and p.stat().st_size]
             row = pa.struct(
                 [(name, _ARROW.get(kind, pa.string())) for name, kind in columns.items()]
@@ -321,7 +331,9 @@ def main() -> None:
     protocol.run_all(
         data,
         queries,
-        lambda query: flink.collect(query, data / protocol.CHECK),
+        lambda query: flink.collect(
+            query, lambda connector: flink.run(query, data / protocol.CHECK, connector)
+        ),
         lambda query: flink.run(query, data / protocol.TIMED, NOTHING),
     )
 

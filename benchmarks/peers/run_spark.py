@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ SHARED_MEMORY_BYTES = 2 * 2**30
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def session(temp_dir: str) -> SparkSession:
+def session(temp_dir: str, jars: Sequence[str] = ()) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master("local[2]")
@@ -49,6 +49,8 @@ def session(temp_dir: str) -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", "2").config(
         "spark.sql.session.timeZone", "UTC"
     )
+    if jars:
+        builder = builder.config("spark.jars", ",".join(jars))
     return (
         builder.config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")

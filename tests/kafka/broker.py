@@ -35,7 +35,8 @@ class Kafka:
 
     With `users`, names and passwords, each broker has a second listener, with TLS, SASL/PLAIN and
     access control lists, which allow nothing at first. Clients of the first one may do everything.
-    `config` overrides settings of the brokers, `java` the options of their JVMs.
+    `config` overrides settings of the brokers, `java` the options of their JVMs. With `data`, a
+    folder, their topics are kept there, and are those of earlier brokers with the same folder.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Kafka:
         users: Mapping[str, str] | None = None,
         config: Mapping[str, object] | None = None,
         java: Sequence[str] = _JAVA,
+        data: Path | None = None,
     ) -> None:
         self._distribution = distribution.installed()
         self._java = java
+        self._kept = data
         self._users = {} if users is None else {ADMINISTRATOR: uuid.uuid4().hex, **users}
         self._folder = Path(tempfile.mkdtemp(prefix="fs-kafka-"))
         reserved = [reserved_port(_HOST) for _ in range(3 * size)]
@@ -162,16 +165,19 @@ class Kafka:
         cluster_id = _random_id()
         common = {**self._common(), **(self._access() if self._users else {}), **config}
         for index in range(len(self.ports)):
-            home = self._home(index)
-            shutil.copytree(self._distribution / "formatted", home / "data")
-            meta = {
-                "version": 1,
-                "cluster.id": cluster_id,
-                "node.id": index + 1,
-                "directory.id": _random_id(),
-            }
-            _write_properties(home / "data" / "meta.properties", meta)
-            _write_properties(home / "server.properties", {**self._own(index), **common})
+            self._home(index).mkdir()
+            data = self._data(index)
+            if not data.exists():
+                shutil.copytree(self._distribution / "formatted", data)
+                meta = {
+                    "version": 1,
+                    "cluster.id": cluster_id,
+                    "node.id": index + 1,
+                    "directory.id": _random_id(),
+                }
+                _write_properties(data / "meta.properties", meta)
+            properties = {**self._own(index), **common}
+            _write_properties(self._home(index) / "server.properties", properties)
 
     def _own(self, index: int) -> dict[str, object]:
         """Returns the settings that differ from broker to broker."""
@@ -182,7 +188,7 @@ class Kafka:
             "node.id": index + 1,
             "listeners": f"{clients},CONTROLLER://{_HOST}:{self._controllers[index]}",
             "advertised.listeners": clients,
-            "log.dirs": self._home(index) / "data",
+            "log.dirs": self._data(index),
         }
 
     def _common(self) -> dict[str, object]:
@@ -265,6 +271,9 @@ class Kafka:
 
     def _home(self, index: int) -> Path:
         return self._folder / str(index + 1)
+
+    def _data(self, index: int) -> Path:
+        return self._home(index) / "data" if self._kept is None else self._kept / str(index + 1)
 
 
 def _random_id() -> str:

@@ -189,7 +189,7 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit, match="2"):
         wanted(["exchnage"])
     assert (
-        "there is no benchmark exchnage; known are ours, checkpoints, peers, execution_graph"
+        "there is no benchmark exchnage; known are ours, checkpoints, peers, kafka,"
         in capsys.readouterr().err
     )
 
