@@ -121,7 +121,8 @@ def _delete_others(kafka: Kafka, kept: set[str]) -> None:
 
 
 def delete(kafka: Kafka, *topics: str) -> None:
-    for deleted in AdminClient(dict(kafka.settings())).delete_topics(list(topics)).values():
+    client = AdminClient(dict(kafka.settings()))  # it ends, with its requests, when it is not held
+    for deleted in client.delete_topics(list(topics)).values():
         deleted.result(_PATIENCE_S)
 
 
