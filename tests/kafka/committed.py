@@ -97,5 +97,9 @@ def nothing_lingers(kafka: Kafka, prefix: str) -> None:
 
     try:
         eventually(young, "open transactions end", patience_s=LINGER_S)
+    except AssertionError as error:
+        for each in transactions.open_ids(prefix):
+            error.add_note(f"{each} at {time.time():.3f}: {transactions.describe(each)}")
+        raise
     finally:
         transactions.close()
