@@ -30,6 +30,7 @@ from dispatcher.rest.programs import Programs
 from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
 from firesteel.common.config.redaction import hidden
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.access import ROUTES, Access
 from firesteel.common.security.security import Security
 from firesteel.errors import FiresteelError
@@ -47,6 +48,11 @@ _STATUS = {
     grpc.StatusCode.FAILED_PRECONDITION: 409,
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+# Reasons that are more specific than their gRPC status.
+_STATUS_OF_REASON: Mapping[Reason | None, int] = {
+    Reason.PAYLOAD_TOO_LARGE: 413,
+    Reason.TOO_MANY_CALLS: 429,
 }
 
 
@@ -151,7 +157,8 @@ class RestServer:
             return _errors(error.status, f"{request.method} {request.path}: {error.reason}")
         except grpc.aio.AioRpcError as error:
             message = error.details() or error.code().name
-            return _errors(_STATUS.get(error.code(), 500), message)
+            status = _STATUS_OF_REASON.get(reason_of(error)) or _STATUS.get(error.code(), 500)
+            return _errors(status, message)
         except FiresteelError as error:
             return _errors(400, str(error))
         except Exception as error:
