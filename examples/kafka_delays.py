@@ -22,8 +22,7 @@ from pathlib import Path
 import pandas as pd
 
 from firesteel import Environment, Tumbling, Watermarks
-from firesteel.connectors import KafkaSink, KafkaSource
-from firesteel.connectors.kafka.formats import Json
+from firesteel.connectors.kafka import Json, KafkaSink, KafkaSource
 
 FLIGHTS, DELAYS = "flights", "hourly-delays"
 PARTITIONS = 8
@@ -82,8 +81,8 @@ def hourly_delays(env: Environment, servers: str, *, follow: bool) -> None:
         .aggregate("count(*) AS flights", "avg(dep_delay) AS avg_delay", uid="by-origin-and-hour")
         .sink_to(
             KafkaSink(
-                servers,
                 DELAYS,
+                bootstrap_servers=servers,
                 value=Json(),
                 key="origin",
                 delivery="exactly-once",

@@ -30,8 +30,8 @@ def copy(folder: Path, bootstrap: str, topic: Topic, to: str) -> Environment:
     env = Environment(parallelism=SLOTS, configuration=settings(folder / to, COPY_INTERVAL))
     columns = [f"{spark} AS {name}" for name, (spark, _, _) in COPY_COLUMNS.items()]
     sink = KafkaSink(
-        bootstrap,
         to,
+        bootstrap_servers=bootstrap,
         value=Json(),
         delivery="exactly-once",
         transactional_id_prefix=to,
@@ -49,7 +49,9 @@ def forward(
     env = Environment(parallelism=SLOTS, configuration=settings(folder / to, interval))
     records = env.from_source(KafkaSource(topic, bootstrap_servers=bootstrap), uid="records")
     prefix = to if delivery == "exactly-once" else None
-    sink = KafkaSink(bootstrap, to, delivery=delivery, transactional_id_prefix=prefix)
+    sink = KafkaSink(
+        to, bootstrap_servers=bootstrap, delivery=delivery, transactional_id_prefix=prefix
+    )
     records.transform(lambda df: df.select("value")).sink_to(sink)
     return env
 

@@ -95,8 +95,8 @@ class KafkaJob:
         )
         env.from_source(Batches(self._end)).sink_to(
             KafkaSink(
-                kafka.bootstrap,
                 self.topic,
+                bootstrap_servers=kafka.bootstrap,
                 delivery="exactly-once",
                 transactional_id_prefix=self.prefix,
                 **sink,

@@ -22,7 +22,9 @@ SCHEMA = pa.schema([("value", pa.string()), ("partition", pa.int32())])
 
 
 def main(folder: Path, bootstrap: str, topic: str, prefix: str) -> None:
-    sink = KafkaSink(bootstrap, topic, delivery="exactly-once", transactional_id_prefix=prefix)
+    sink = KafkaSink(
+        topic, bootstrap_servers=bootstrap, delivery="exactly-once", transactional_id_prefix=prefix
+    )
     kept = folder / "checkpoint"
     checkpoint, number, restored = 0, 0, None
     if kept.exists():

@@ -67,8 +67,8 @@ class Job:
     def __init__(self, kafka: Kafka, topic: str, **options: Any) -> None:
         self.prefix = f"job-{uuid.uuid4().hex[:8]}"
         self.sink = KafkaSink(
-            kafka.bootstrap,
             topic,
+            bootstrap_servers=kafka.bootstrap,
             delivery="exactly-once",
             transactional_id_prefix=self.prefix,
             **options,
@@ -121,7 +121,7 @@ def test_records_have_the_columns_of_spark(kafka: Kafka, topic: str) -> None:
             ),
         }
     )
-    write(KafkaSink(kafka.bootstrap), rows)
+    write(KafkaSink(bootstrap_servers=kafka.bootstrap), rows)
     found = {record.key: record for record in read(kafka, topic)}
     assert found[b"a"].value == b"1" and found[b"a"].partition == 1
     assert found[b"a"].headers == (("h", b"x"), ("h", None))
@@ -298,7 +298,10 @@ def test_producers_are_reused_and_few_are_kept(kafka: Kafka, topic: str, job: Jo
 
 def test_a_bounded_input_without_checkpoints_is_one_transaction(kafka: Kafka, topic: str) -> None:
     sink = KafkaSink(
-        kafka.bootstrap, topic, delivery="exactly-once", transactional_id_prefix=uuid.uuid4().hex
+        topic,
+        bootstrap_servers=kafka.bootstrap,
+        delivery="exactly-once",
+        transactional_id_prefix=uuid.uuid4().hex,
     )
     running = harness(sink).open()
     running.process(values("a"))
@@ -343,16 +346,16 @@ def test_an_unknown_topic_is_not_created(kafka: Kafka, topic: str) -> None:
     with pytest.raises(
         FiresteelError, match=f"{wrong} .* does not exist.* similar names: .*{topic}"
     ):
-        write(KafkaSink(kafka.bootstrap, wrong), values("a"))
+        write(KafkaSink(wrong, bootstrap_servers=kafka.bootstrap), values("a"))
     named = pa.record_batch({"value": ["a"], "topic": [wrong]})
     with pytest.raises(FiresteelError, match=f"{wrong} .* does not exist"):
-        write(KafkaSink(kafka.bootstrap), named)
+        write(KafkaSink(bootstrap_servers=kafka.bootstrap), named)
 
 
 def test_no_broker_at_the_address_is_known_in_seconds() -> None:
     started_s = time.monotonic()
     with pytest.raises(FiresteelError, match=r"127\.0\.0\.1:1\b.*no broker answers"):
-        sink_runtime(KafkaSink("127.0.0.1:1", "t")).analyze(PLAIN)
+        sink_runtime(KafkaSink("t", bootstrap_servers="127.0.0.1:1")).analyze(PLAIN)
     assert time.monotonic() - started_s < 30
 
 
@@ -360,7 +363,9 @@ def test_no_broker_at_the_address_is_known_in_seconds() -> None:
 def test_a_record_that_is_too_large_names_size_and_limit(kafka: Kafka, delivery: str) -> None:
     topic = create_topic(kafka, config={"max.message.bytes": "2000"})
     prefix = None if delivery == "at-least-once" else uuid.uuid4().hex
-    sink = KafkaSink(kafka.bootstrap, topic, delivery=delivery, transactional_id_prefix=prefix)  # type: ignore[arg-type]
+    sink = KafkaSink(
+        topic, bootstrap_servers=kafka.bootstrap, delivery=delivery, transactional_id_prefix=prefix
+    )  # type: ignore[arg-type]
     rows = pa.record_batch({"key": ["the key"], "value": ["x" * 3000]})
     with pytest.raises(
         FiresteelError,
@@ -373,14 +378,14 @@ def test_a_record_that_is_too_large_names_size_and_limit(kafka: Kafka, delivery:
 def test_a_missing_partition_is_named(kafka: Kafka, topic: str) -> None:
     rows = pa.record_batch({"value": ["a"], "partition": pa.array([2], pa.int32())})
     with pytest.raises(FiresteelError, match="has no partition 2; it has 2, numbered from 0"):
-        write(KafkaSink(kafka.bootstrap, topic), rows)
+        write(KafkaSink(topic, bootstrap_servers=kafka.bootstrap), rows)
 
 
 def test_keys_go_to_the_partitions_of_the_java_producer(kafka: Kafka) -> None:
     topic = create_topic(kafka, partitions=7)
     keys = [b"", *(uuid.uuid4().bytes[: n % 17] for n in range(1, 100))]
     write(
-        KafkaSink(kafka.bootstrap, topic),
+        KafkaSink(topic, bootstrap_servers=kafka.bootstrap),
         pa.record_batch({"key": pa.array(keys, pa.binary()), "value": keys}),
     )
     for record in read(kafka, topic):
@@ -390,7 +395,10 @@ def test_keys_go_to_the_partitions_of_the_java_producer(kafka: Kafka) -> None:
 
 def test_round_robin_fills_partitions_evenly(kafka: Kafka) -> None:
     topic = create_topic(kafka, partitions=3)
-    write(KafkaSink(kafka.bootstrap, topic, partition_by="round_robin"), values(*"abcdefghi"))
+    write(
+        KafkaSink(topic, bootstrap_servers=kafka.bootstrap, partition_by="round_robin"),
+        values(*"abcdefghi"),
+    )
     found = Counter(record.partition for record in read(kafka, topic))
     assert set(found.values()) == {3}
 
@@ -398,7 +406,7 @@ def test_round_robin_fills_partitions_evenly(kafka: Kafka) -> None:
 def test_a_partition_has_the_keys_of_a_range_of_key_groups(kafka: Kafka) -> None:
     topic = create_topic(kafka, partitions=4)
     names = [f"name {n}" for n in range(50)]
-    sink = KafkaSink(kafka.bootstrap, topic, partition_by="key_group")
+    sink = KafkaSink(topic, bootstrap_servers=kafka.bootstrap, partition_by="key_group")
     write(sink, pa.record_batch({"key": names, "value": names}))
     for record in read(kafka, topic):
         assert record.key is not None
@@ -416,7 +424,12 @@ def test_formats_write_keys_values_headers_and_partitions(kafka: Kafka, topic: s
         }
     )
     sink = KafkaSink(
-        kafka.bootstrap, topic, value=Raw(), key="ID", headers="about", partition_by="place"
+        topic,
+        bootstrap_servers=kafka.bootstrap,
+        value=Raw(),
+        key="ID",
+        headers="about",
+        partition_by="place",
     )
     write(sink, rows)
     (record,) = read(kafka, topic)
@@ -426,7 +439,7 @@ def test_formats_write_keys_values_headers_and_partitions(kafka: Kafka, topic: s
 
 def test_a_deleted_row_becomes_a_tombstone(kafka: Kafka, topic: str) -> None:
     rows = pa.record_batch({"key": ["a", "b"], "value": ["1", "2"], ROW_KIND: [INSERT, DELETE]})
-    write(KafkaSink(kafka.bootstrap, topic, upsert=True), rows)
+    write(KafkaSink(topic, bootstrap_servers=kafka.bootstrap, upsert=True), rows)
     assert {record.key: record.value for record in read(kafka, topic)} == {b"a": b"1", b"b": None}
 
 
@@ -449,11 +462,11 @@ def test_wrong_rows_of_an_upsert_are_refused(
     if "key" in columns and columns["key"] == [None]:
         rows = rows.set_column(0, "key", pa.array([None], pa.string()))
     with pytest.raises(FiresteelError, match=message):
-        write(KafkaSink(kafka.bootstrap, topic, upsert=True), rows)
+        write(KafkaSink(topic, bootstrap_servers=kafka.bootstrap, upsert=True), rows)
 
 
 def test_metrics_have_the_names_of_flink(kafka: Kafka, topic: str) -> None:
-    running = harness(KafkaSink(kafka.bootstrap, topic)).open()
+    running = harness(KafkaSink(topic, bootstrap_servers=kafka.bootstrap)).open()
     running.process(values("abc", "de"))
     running.end()
     counted = {name: counter.value for name, counter in running.metrics.counters.items()}

@@ -42,7 +42,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_secrets_are_not_shown() -> None:
-    sink = KafkaSink(AT, "t", properties={"sasl.password": "hush"})
+    sink = KafkaSink("t", bootstrap_servers=AT, properties={"sasl.password": "hush"})
     assert "hush" not in repr(sink)
     assert pickle.loads(pickle.dumps(sink)).properties["sasl.password"] == "hush"
 
@@ -57,7 +57,9 @@ def test_options_of_spark_become_a_sink() -> None:
             "checkpointLocation": "/c",
         }
     )
-    assert sink == KafkaSink("a:1,b:2", "t", properties={"compression.type": "lz4"})
+    assert sink == KafkaSink(
+        "t", bootstrap_servers="a:1,b:2", properties={"compression.type": "lz4"}
+    )
 
 
 def test_properties_of_java_get_the_names_of_librdkafka() -> None:

@@ -33,7 +33,7 @@ _SPARK_IGNORED = frozenset({"includeheaders", "path", "checkpointlocation"})
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink(Sink):
-    """Writes each row as a record: `KafkaSink("localhost:9092", "daily", value=Json(), key="day")`.
+    """Writes each row as a record: `KafkaSink("daily", bootstrap_servers="kafka:9092")`.
 
     Without a `value` format, the rows have the columns of Spark's Kafka sink: `value` and, if you
     like, `key` (string or binary), `topic`, `partition` (int; null: as `partition_by` says) and
@@ -67,8 +67,8 @@ class KafkaSink(Sink):
     Raises InvalidProgram for invalid options.
     """
 
-    bootstrap_servers: str | Sequence[str]
     topic: str | None = None
+    bootstrap_servers: str | Sequence[str] = field(kw_only=True)
     value: Format | None = field(default=None, kw_only=True)
     key: str | Sequence[str] = field(default=(), kw_only=True)
     key_format: Format | None = field(default=None, kw_only=True)
@@ -143,7 +143,11 @@ class KafkaSink(Sink):
                 "KafkaSink: the option kafka.bootstrap.servers is missing; set it to the brokers,"
                 " for example 'localhost:9092'"
             )
-        return cls(servers, topic, properties=librdkafka_properties("KafkaSink", properties))
+        return cls(
+            topic,
+            bootstrap_servers=servers,
+            properties=librdkafka_properties("KafkaSink", properties),
+        )
 
     def _check_properties(self) -> None:
         for name, option in _OPTIONS.items():
