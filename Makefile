@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-shared test-own test-rest test-unit test-long test-clients sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit test-long test-clients sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,22 +24,15 @@ $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard 
 demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster
 	@.venv/bin/firesteel run -t local examples/daily_delays.py
 
-test: $(READY) ## all tests but those of test-long, in three parts side by side
-	@$(MAKE) --keep-going --jobs=3 test-shared test-own test-rest
+test: $(READY) ## all tests but those of test-long, in two halves side by side
+	@$(MAKE) --keep-going --jobs=2 test-e2e test-rest
 
-# Tests on real clusters mostly wait for processes, the others compute. They share the output: sed forwards whole lines,
-# including the last ones of pytest after a Ctrl-C.
+# One half mostly waits for processes, the other computes. They share the output: sed forwards whole lines, including the last
+# ones of pytest after a Ctrl-C.
 WHOLE_LINES := (trap '' INT; exec sed --unbuffered '')
 
-test-e2e: $(READY) ## those on real clusters, in two parts side by side
-	@$(MAKE) --keep-going --jobs=2 test-shared test-own
-
-SHORT := not long and not clients
-test-shared: $(READY) ## those on the shared cluster
-	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest -m "shared and $(SHORT)" tests/e2e | $(WHOLE_LINES)
-
-test-own: $(READY) ## those that start a cluster themselves, or need none
-	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest -m "not shared and $(SHORT)" tests/e2e | $(WHOLE_LINES)
+test-e2e: $(READY) ## those on real clusters
+	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest tests/e2e | $(WHOLE_LINES)
 
 test-rest: $(READY) ## all but those on real clusters
 	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest --ignore tests/e2e | $(WHOLE_LINES)

@@ -205,12 +205,6 @@ def job_masters(directory: Path, job_id: str) -> dict[int, int]:
     }
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks the tests that use the shared cluster: `make test` runs the others beside them."""
-    if isinstance(item, pytest.Function) and "shared_cluster" in item.fixturenames:
-        item.add_marker("shared")
-
-
 @pytest.fixture(scope="module")
 def shipped_module(request: pytest.FixtureRequest) -> Iterator[None]:
     """Jobs bring the classes of the test's module along: slots cannot import it."""
