@@ -156,7 +156,7 @@ def test_a_malformed_event_time_is_named_with_file_row_and_option(
 
 @pytest.mark.parametrize(
     ("format", "instead"),
-    [("kafka", "PythonSource"), ("rate", "SequenceSource"), ("Delta", "export it as parquet")],
+    [("kafka", "KafkaSource"), ("rate", "SequenceSource"), ("Delta", "export it as parquet")],
 )
 def test_formats_that_are_no_files_say_what_there_is_instead(format: str, instead: str) -> None:
     with pytest.raises(InvalidProgram, match=f"format='{format}'.*{instead}"):
