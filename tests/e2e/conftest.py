@@ -230,6 +230,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, failpoints: Path) -
                 task_executors=2,
                 slots=2,
                 task__cancellation__timeout="3 s",
+                rest__port="0",  # no other cluster takes it while the Dispatcher restarts
                 **PLANTED,
             )
             session = stack.enter_context(cluster)

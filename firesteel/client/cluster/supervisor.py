@@ -29,6 +29,7 @@ from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import elected, elected_address
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Office
+from firesteel.common.metrics import parse_ports
 from firesteel.common.metrics_targets import CLUSTER_ID, FOLDER
 from firesteel.common.process import Child, StartFailed, spawn
 
@@ -179,8 +180,8 @@ class Supervisor:
             own = []
             if not elected(self._conf):
                 own = ["--resource-manager", self._resource_manager_address]
-            if rest_address := self._rest_address(name):  # it keeps its port
-                own += [f"-D{options.REST_PORT.key}={rest_address.rpartition(':')[2]}"]
+            if rest_address := self._rest_address(name):
+                own += [f"-D{options.REST_PORT.key}={ports_after(rest_address, self._conf)}"]
         return master.module, [*common, "--port", str(master.port), *own]
 
     def _write_state(self) -> ClusterState:
@@ -252,3 +253,12 @@ def reserved_port(host: str) -> tuple[socket.socket, int]:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((host, 0))
     return reserved, int(reserved.getsockname()[1])
+
+
+def ports_after(address: str, conf: Configuration) -> str:
+    """Returns `rest.port` for a restarted Dispatcher: the port of its earlier address and, if that
+    has been taken in the meantime, the higher ones of the configured range.
+    """
+    port = int(address.rpartition(":")[2])
+    last = parse_ports(conf.get(options.REST_PORT), options.REST_PORT.key)[-1]
+    return f"{port}-{max(port, last)}"

@@ -18,6 +18,8 @@ from firesteel.client.cluster.directory import (
     NoCluster,
     UnusableDirectory,
 )
+from firesteel.client.cluster.supervisor import ports_after
+from firesteel.common.config import Configuration
 from firesteel.common.process.lock_file import LockFile
 from tests.small_disk import fill, small_disk
 
@@ -113,3 +115,10 @@ def test_whether_a_lock_is_held_can_be_seen_by_those_who_may_only_read(tmp_path:
     assert LockFile(lock.path).is_held()
     lock.release()
     assert not LockFile(lock.path).is_held()
+
+
+@pytest.mark.parametrize(
+    ("configured", "ports"), [("8081-8181", "8090-8181"), ("8090", "8090-8090"), ("0", "8090-8090")]
+)
+def test_the_rest_api_prefers_its_earlier_port(configured: str, ports: str) -> None:
+    assert ports_after("127.0.0.1:8090", Configuration({"rest.port": configured})) == ports
