@@ -130,12 +130,17 @@ def test_frames_of_spark_stand_below_those_of_python(session: Session) -> None:
     details = session.wait_until(
         job_id, lambda details: running(details) and details.vertices[0].metrics.records_out > 0
     )
-    graph = session.client.sample_stacks(job_id, details.vertices[0].vertex_id, seconds=2)
+
+    def sampled() -> FlameGraph | None:
+        """The JVM may not run Spark's code in the very moments of the samples."""
+        graph = session.client.sample_stacks(job_id, details.vertices[0].vertex_id, seconds=2)
+        of_spark = any("org.apache.spark.sql" in frame.name for frame in graph.frames)
+        return graph if of_spark else None
+
+    graph = eventually(sampled, "frames of Spark")
     in_jvm = [frame for frame in graph.frames if frame.kind == "jvm"]
-    assert in_jvm, graph.frames
     above = {graph.frames[frame.caller].kind for frame in in_jvm if frame.caller >= 0}
     assert "python" in above, "the JVM's frames stand below those of Python"
-    assert any("org.apache.spark.sql" in frame.name for frame in in_jvm)
     python = [frame.name for frame in graph.frames if frame.kind == "python"]
     assert not any("send_command (py4j.clientserver" in name for name in python)
 

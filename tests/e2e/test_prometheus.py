@@ -22,11 +22,13 @@ import yaml
 
 from firesteel import Environment, KeyedProcessFunction, Tumbling, Watermarks
 from firesteel.common.states import JobStatus
-from firesteel.connectors import DiscardSink, FileSource, SequenceSource
+from firesteel.connectors import DiscardSink, FileSource, KafkaSource, SequenceSource
 from firesteel.operator import StreamOperator
 from scripts.boards.grafana import boards
 from tests import prometheus
 from tests.credentials import folder as keys_folder
+from tests.kafka.broker import Kafka
+from tests.kafka.records import create_topic, produce
 from tests.prometheus import Prometheus, promtool
 from tests.waiting import eventually
 
@@ -140,9 +142,14 @@ def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from ()
 
 
-def steady(folder: Path) -> Environment:
-    """Reads files more slowly than they arrive, and rows whose event time stands still."""
+def steady(folder: Path, kafka: Kafka) -> Environment:
+    """Reads files more slowly than they arrive, rows whose event time stands still, and a topic."""
     env = Environment(parallelism=1)
+    topic = create_topic(kafka)
+    produce(kafka, topic, [b"a", b"b"])
+    env.from_source(KafkaSource(topic, bootstrap_servers=kafka.bootstrap, group_id=topic)).sink_to(
+        DiscardSink()
+    )
     names = env.static(
         lambda spark: spark.createDataFrame([("a", "A")], "k STRING, name STRING"), name="names"
     )
@@ -258,7 +265,9 @@ def fired(server: Prometheus, alert: str, **labels: str) -> bool:
     return bool(server.query(f'last_over_time(ALERTS{{alertstate="firing",{selector}}}[10m])'))
 
 
-def test_each_panel_has_data_and_each_alert_fires(session: Session, tmp_path: Path) -> None:
+def test_each_panel_has_data_and_each_alert_fires(
+    session: Session, kafka: Kafka, tmp_path: Path
+) -> None:
     checkpoints = {
         "execution__checkpointing__interval": "500 ms",
         "execution__checkpointing__dir": str(tmp_path / "checkpoints"),
@@ -280,7 +289,7 @@ def test_each_panel_has_data_and_each_alert_fires(session: Session, tmp_path: Pa
     with arriving(files), watching(session, tmp_path) as server:
         failed = session.submit(failing(), "failing")
         steady_id = session.submit(
-            steady(files), "steady", **checkpoints, state__backend__type="rocksdb"
+            steady(files, kafka), "steady", **checkpoints, state__backend__type="rocksdb"
         )
         session.submit(pressed(), "pressed")
         session.submit(
@@ -302,7 +311,7 @@ def test_each_panel_has_data_and_each_alert_fires(session: Session, tmp_path: Pa
             },
         )
         session.submit(pressed_by(SLOTS + 1), "waiting", slot__request__timeout="10 min")
-        eventually(lambda: not without_data(server), "data in each panel", patience_s=60)
+        eventually(lambda: not without_data(server), lambda: f"data in {without_data(server)}")
         names = {s["metric"]["__name__"] for s in server.query('{__name__=~"flink_.*"}')}
         assert [name for name in PUBLIC_BOARD if f"flink_{name}" not in names] == []
 

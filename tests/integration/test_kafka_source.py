@@ -329,6 +329,20 @@ def test_offsets_are_committed_when_a_checkpoint_completes(kafka: Kafka) -> None
     member.close()
 
 
+def test_offsets_of_the_last_checkpoint_are_committed(kafka: Kafka) -> None:
+    topic, group = create_topic(kafka), "ended"
+    produce(kafka, topic, [b"a", b"b"])
+    with Reader(_source(kafka, topic, group_id=group, end="latest")) as reader:
+        reader.reads(b"a", b"b")
+        reader.harness.snapshot(1)
+        reader.harness.complete(1)
+    produce(kafka, topic, [b"c"])
+    later = _source(kafka, topic, group_id=group, start="committed", end="latest")
+    with Reader(later) as reader:
+        reader.until(lambda: False)
+        assert reader.values == [b"c"]
+
+
 def test_a_failed_commit_is_counted_and_nothing_else(kafka: Kafka) -> None:
     topic, group = create_topic(kafka), "taken"
     produce(kafka, topic, [b"a"])

@@ -107,7 +107,7 @@ class Kafka:
                 self.processes[index] = None
 
     def stop(self, *indexes: int) -> None:
-        """Stops these brokers, or all, in an orderly way: they hand over what they lead."""
+        """Stops these brokers, or all, gracefully: they hand over the partitions that they lead."""
         running = [self.processes[index] for index in indexes or range(len(self.processes))]
         for process in running:
             if process is not None:
@@ -207,7 +207,7 @@ class Kafka:
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.num.partitions": 4,
             "transaction.state.log.min.isr": min(2, replicas),
-            # Nobody waits for members of a group that may join, nor long for what has timed out.
+            # Groups do not wait for more members, and timed-out transactions are aborted soon.
             "group.initial.rebalance.delay.ms": 0,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
             "broker.heartbeat.interval.ms": 500,

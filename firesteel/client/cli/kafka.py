@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -16,6 +18,8 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from taskexecutor.executor.connectors.kafka.transactions import Transactions
     from taskexecutor.executor.connectors.kafka.verdicts import Description
+
+Connect: TypeAlias = "Callable[[], AbstractContextManager[Transactions]]"
 
 _CONNECT_S = 5.0
 _PATIENCE_S = 10.0  # with a request
@@ -77,6 +81,23 @@ def _connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _connects(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a connection, and passes `connect` instead of them."""
+
+    @_connection_options
+    @functools.wraps(command)
+    def with_connection(
+        bootstrap_servers: str,
+        properties: tuple[str, ...],
+        properties_file: Path | None,
+        **parameters: Any,
+    ) -> None:
+        connect = partial(_connected, bootstrap_servers, properties, properties_file)
+        command(connect=connect, **parameters)
+
+    return with_connection
+
+
 def _identity_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("-y", "--yes", is_flag=True, help="Do not ask for a confirmation."),
@@ -98,14 +119,8 @@ def _identity_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--prefix", default="", metavar="PREFIX", help="Only ids that start with this.")
 @click.option("--all", "every", is_flag=True, help="Also show ids without an open transaction.")
-@_connection_options
-def list_transactions(
-    prefix: str,
-    every: bool,
-    bootstrap_servers: str,
-    properties: tuple[str, ...],
-    properties_file: Path | None,
-) -> None:
+@_connects
+def list_transactions(prefix: str, every: bool, connect: Connect) -> None:
     """Lists open transactions, the oldest first.
 
     The id of a sink's transaction is PREFIX-OPERATOR-SUBTASKofPARALLELISM-NUMBER; PREFIX is the
@@ -115,14 +130,12 @@ def list_transactions(
     from firesteel.client.render.tables import console
     from firesteel.client.render.transactions import transactions as table
 
-    with _connected(bootstrap_servers, properties, properties_file) as client:
+    with connect() as client:
         found = client.find(prefix, open_only=not every)
     if not found:
-        kind = "transactional ids" if every else "open transactions"
+        kind = "transactional id" if every else "open transaction"
         starting = f" whose id starts with {prefix!r}" if prefix else ""
-        click.echo(
-            f"There are no {kind}{starting} at {bootstrap_servers} that this user may describe."
-        )
+        click.echo(f"Found no {kind}{starting}. Ids that this user may not describe are hidden.")
         return
     console().print(table(found))
 
@@ -134,15 +147,13 @@ def list_transactions(
 )
 @click.argument("transactional_id", metavar="ID", type=name)
 @_identity_options
-@_connection_options
+@_connects
 def commit(
     transactional_id: str,
     producer_id: int | None,
     epoch: int | None,
     yes: bool,
-    bootstrap_servers: str,
-    properties: tuple[str, ...],
-    properties_file: Path | None,
+    connect: Connect,
 ) -> None:
     """Commits the open transaction of a transactional id: its records become visible.
 
@@ -152,7 +163,7 @@ def commit(
     Records of a transaction that belongs to no complete checkpoint are written again when the job
     continues, and are then visible twice.
     """
-    with _connected(bootstrap_servers, properties, properties_file) as client:
+    with connect() as client:
         found = _open_transaction(client, transactional_id, producer_id, epoch)
         _confirm(
             {transactional_id: found},
@@ -177,16 +188,14 @@ def commit(
     help="Abort all open transactions whose ids start with this, instead of one.",
 )
 @_identity_options
-@_connection_options
+@_connects
 def abort(
     transactional_id: str | None,
     prefix: str | None,
     producer_id: int | None,
     epoch: int | None,
     yes: bool,
-    bootstrap_servers: str,
-    properties: tuple[str, ...],
-    properties_file: Path | None,
+    connect: Connect,
 ) -> None:
     """Aborts the open transaction of a transactional id, or those of a prefix: its records never
     become visible.
@@ -198,7 +207,7 @@ def abort(
         raise click.UsageError("specify the ID of a transaction, or a --prefix")
     if prefix is not None and (producer_id, epoch) != (None, None):
         raise click.UsageError("--producer-id and --epoch identify one transaction: omit --prefix")
-    with _connected(bootstrap_servers, properties, properties_file) as client:
+    with connect() as client:
         if transactional_id is not None:
             found = {
                 transactional_id: _open_transaction(client, transactional_id, producer_id, epoch)
@@ -207,7 +216,7 @@ def abort(
             assert prefix is not None
             found = client.find(prefix, open_only=True)
             if not found:
-                click.echo(f"There are no open transactions whose id starts with {prefix!r}.")
+                click.echo(f"Found no open transaction whose id starts with {prefix!r}.")
                 return
         _confirm(
             found,

@@ -12,7 +12,7 @@ from firesteel.client.render.tables import new_table
 from firesteel.common.task_metrics import PartitionProgress, TopicProgress
 from firesteel.common.units import count, counted, duration
 
-# Of the partitions with the largest lags, without --full.
+# Without --full, only the partitions with the largest lags are shown.
 FEW_PARTITIONS = 8
 
 
@@ -59,9 +59,10 @@ def _partitions(progress: TopicProgress, *, full: bool) -> RenderableType:
     by_lag = sorted(progress.partitions, key=lambda each: -(each.lag or 0))
     rows = sorted(by_lag if full else by_lag[:FEW_PARTITIONS])
     numbers = ("Partition", "Next offset", "Committed", "End", "Lag")
-    table = new_table("Topic", *numbers, "", right=numbers, gives_way=("Topic",))
+    state = ("",) if any(each.paused for each in rows) else ()
+    table = new_table("Topic", *numbers, *state, right=numbers, gives_way=("Topic",))
     for each in rows:
-        table.add_row(Text(each.topic), *_numbers(each), "paused" if each.paused else "")
+        table.add_row(Text(each.topic), *_numbers(each), *(["paused"] if each.paused else []))
     left_out = progress.assigned_partitions - len(rows)
     if left_out > 0:
         more = "" if full else " (see --full)"

@@ -39,6 +39,16 @@ class Format:
         return type(self).__name__
 
 
+def check_format(what: str, value: object) -> None:
+    """Raises InvalidProgram, naming `what`, unless the value is a format."""
+    if not isinstance(value, Format):
+        given = value.__name__ if isinstance(value, type) else repr(value)
+        raise InvalidProgram(
+            f"{what} is {given}; pass a format, such as Json('id BIGINT'), Csv, Avro, Protobuf,"
+            " Confluent, Debezium, Canal or Raw()"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Raw(Format):
     """Leaves keys and values as they are.

@@ -10,7 +10,7 @@ from typing import Literal, Self, TypeAlias, get_args
 from firesteel.errors import InvalidProgram
 
 Place = Literal["earliest", "latest", "committed"]
-# What applies if a partition has no such offset.
+# The offset of a partition that has none at that place.
 Otherwise = Literal["earliest", "latest", "fail"]
 ByPartition: TypeAlias = Mapping[str, Mapping[int, int]]
 

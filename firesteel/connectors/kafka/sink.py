@@ -9,7 +9,7 @@ from typing import Literal, Self, get_args
 
 from firesteel.connectors.checks import check_choice, duration_s
 from firesteel.connectors.kafka.connection import KafkaConnection, connection
-from firesteel.connectors.kafka.formats import Format
+from firesteel.connectors.kafka.formats import Format, check_format
 from firesteel.connectors.kafka.java_properties import librdkafka_properties
 from firesteel.connectors.sink import Sink
 from firesteel.durations import Duration
@@ -156,6 +156,9 @@ class KafkaSink(Sink):
                 raise InvalidProgram(f"KafkaSink: properties contains {name!r}; {instead}")
 
     def _check_columns(self) -> None:
+        for option, format in (("value", self.value), ("key_format", self.key_format)):
+            if format is not None:
+                check_format(f"KafkaSink: {option}", format)
         if self.value is None and (self.key or self.key_format or self.headers):
             raise InvalidProgram(
                 "KafkaSink: key, key_format and headers need a value format, such as value=Json();"

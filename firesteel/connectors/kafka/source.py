@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import ClassVar, Literal, Self, get_args
 
 from firesteel.connectors.checks import check_at_least_one, check_choice, duration_s
 from firesteel.connectors.kafka.connection import KafkaConnection, connection
-from firesteel.connectors.kafka.formats import Format, Raw
+from firesteel.connectors.kafka.formats import Format, Raw, check_format
 from firesteel.connectors.kafka.offsets import KafkaOffsets, Offsets, offsets
 from firesteel.connectors.kafka.spark_options import source_arguments
 from firesteel.connectors.source import Source
@@ -125,10 +126,17 @@ class KafkaSource(Source):
             raise InvalidProgram(
                 f'{what}: "committed" offsets are those of a group; pass group_id='
             )
+        if topic_pattern is None:
+            read = names or tuple(partitions or ())
+            _check_topics(f"{what}: start", starts, read)
+            if ends is not None:
+                _check_topics(f"{what}: end", ends, read)
         if max_records_per_checkpoint is not None:
             check_at_least_one(f"{what}: max_records_per_checkpoint", max_records_per_checkpoint)
         reached = connection(what, bootstrap_servers, properties or {})
         _check_properties(what, reached.properties)
+        if format is not None:
+            check_format(f"{what}: format", format)
         values: dict[str, object] = {
             "topics": _topics(what, names) if topics is not None else (),
             "topic_pattern": _pattern(what, topic_pattern),
@@ -183,6 +191,14 @@ class KafkaSource(Source):
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> None:
         """Returns None: the subtasks assign the partitions themselves."""
+
+
+def _check_topics(what: str, given: KafkaOffsets, read: Sequence[str]) -> None:
+    for topic in (*given.offsets, *given.timestamps_ms):
+        if topic not in read:
+            close = difflib.get_close_matches(topic, read, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"topics: {', '.join(read)}"
+            raise InvalidProgram(f"{what} has offsets of {topic!r}, which is not read; {hint}")
 
 
 def _topics(what: str, names: Sequence[object]) -> tuple[str, ...]:

@@ -32,8 +32,11 @@ def _context(certificate: Certificate, folder: Path, *, server: bool) -> ssl.SSL
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> tuple[bytes, bytes]:
-    """Returns the certificates that the server and the client saw, in PEM."""
-    seen: list[bytes | Exception] = []
+    """Returns the certificates that the server and the client saw, in PEM. Raises the error of the
+    one that refused the other, which may see a broken connection only.
+    """
+    seen: list[bytes] = []
+    errors: list[OSError] = []  # ssl.SSLError is one
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -42,8 +45,8 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> tup
                 with server.wrap_socket(accepted, server_side=True) as stream:
                     seen.append(_peer(stream))
                     stream.recv(1)
-            except OSError as error:  # ssl.SSLError is one
-                seen.append(error)
+            except OSError as error:
+                errors.append(error)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -54,10 +57,14 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> tup
             ):
                 at_client = _peer(stream)
                 stream.send(b"x")
+        except OSError as error:
+            errors.append(error)
         finally:
             thread.join()
-    if isinstance(seen[0], Exception):
-        raise seen[0]
+    for error in sorted(
+        errors, key=lambda error: not isinstance(error, ssl.SSLCertVerificationError)
+    ):
+        raise error
     return seen[0], at_client
 
 
@@ -102,7 +109,7 @@ def test_a_client_of_another_cluster_is_refused(authority, tmp_path):
     stranger = other.certify("worker", Role.TASK_EXECUTOR, hosts=[], valid_s=60)
     context = _context(stranger, tmp_path, server=False)
     context.load_verify_locations(cadata=authority.certificate.decode())
-    with pytest.raises(ssl.SSLError, match="unknown ca|verify failed"):
+    with pytest.raises(ssl.SSLError, match="verify failed"):
         _handshake(_context(server, tmp_path, server=True), context, "127.0.0.1")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
 
-REQUEST_TIMEOUT_S = 10.0  # of a request whose answer somebody waits for
+REQUEST_TIMEOUT_S = 10.0  # of a request
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 T = TypeVar("T")
 # Of every client. A program's properties override them.
@@ -40,7 +40,7 @@ _DEFAULTS = {
 
 
 class KafkaUnavailable(FiresteelError):
-    """No broker answers, or it cannot answer yet. Trying again later may succeed."""
+    """No broker answers, or it is not ready. A later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ _ERROR, _TOPIC, _PARTITION, _VALUE, _VALUE_SIZE, _KEY, _KEY_SIZE, _OFFSET = rang
 _KIND_OF_TIME, _TIME = 11, 12  # the former in the upper half
 _NO_TIME, _LOG_APPEND_TIME = 0, 2
 _LOW, _HALF = 0xFFFFFFFF, 32
+_PARTITION_EOF = -191
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,9 @@ class ArrowConsumer:
     def _error(self, message: int) -> PartitionError:
         at = np.array([message])
         code = int(words(at, _ERROR).astype(np.int32)[0])
-        (reason,) = strings(words(at, _VALUE), words(at, _VALUE_SIZE)).to_pylist()
+        reason = None
+        if code != _PARTITION_EOF:  # which is frequent, and says all
+            (reason,) = strings(words(at, _VALUE), words(at, _VALUE_SIZE)).to_pylist()
         return PartitionError(
             error=clients.library().KafkaError(code, (reason or b"").decode(errors="replace")),
             topic=self._topic(int(words(at, _TOPIC)[0])),

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 10_000  # of a batch
 READY = 2
 _POLL_S = 0.1  # so often the thread sees commands, and that it must end
+# The least time between two batches that are not full: a batch costs about as much as 100 records.
+_LINGER_S = 0.005
 _LOOK_S = 1.0  # the interval of reading end offsets
 # A program's properties override these.
 _SETTINGS = {
@@ -95,6 +97,7 @@ class Fetcher:
         self._closed = False
         self._throttled: tuple[float, float] = (0.0, 0.0)  # until when, and the delay in ms
         self._away_s: float | None = None  # since when no broker answers
+        self._due_s = 0.0  # when the next batch may be taken
         self._library = clients.library()
         configured = {
             **_SETTINGS,
@@ -182,7 +185,10 @@ class Fetcher:
     def _run(self) -> None:
         try:
             while self._has_room():
+                time.sleep(max(0.0, self._due_s - time.monotonic()))
                 self._put(self._fetched())
+            if self._away_s is None:
+                self._run_commands()  # the offsets of the last checkpoint
         except BaseException as error:
             with self._changed:
                 self._failure = error
@@ -191,8 +197,7 @@ class Fetcher:
     def _has_room(self) -> bool:
         """Runs commands, and waits for room. Returns False if the thread must end."""
         while not self._closed:
-            while self._commands:
-                self._commands.popleft()()
+            self._run_commands()
             self._read_end_offsets()
             with self._changed:
                 if not self.full:
@@ -200,6 +205,10 @@ class Fetcher:
                 if not self._commands and not self._closed:
                     self._changed.wait(_LOOK_S)
         return False
+
+    def _run_commands(self) -> None:
+        while self._commands:
+            self._commands.popleft()()
 
     def _assign(self, offsets: Mapping[Partition, int]) -> None:
         self._assigned.update(offsets)
@@ -237,6 +246,8 @@ class Fetcher:
     def _put(self, fetched: Fetched | None) -> None:
         if fetched is None:
             return
+        if fetched.records is None or fetched.records.batch.num_rows < MOST_ROWS:
+            self._due_s = time.monotonic() + _LINGER_S
         with self._changed:
             self._ready.append(fetched)
         self._on_fetched()

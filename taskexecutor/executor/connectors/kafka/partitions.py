@@ -82,7 +82,7 @@ def decoded(items: Iterable[str]) -> list[Progress]:
 
 
 class Lookup(NamedTuple):
-    """What determines a partition's offset: a number, or a question to the broker."""
+    """How a partition's offset is found: it is given, or the broker knows it."""
 
     kind: Literal["offset", "earliest", "latest", "committed", "timestamp"]
     number: int = 0  # the offset, or milliseconds since the epoch

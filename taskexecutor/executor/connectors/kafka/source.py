@@ -29,7 +29,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, SourceOperator, TaskCancelled
 from firesteel.operators import SourceSpec, WatermarkSpec
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.connectors.kafka import beginning, clients
+from taskexecutor.executor.connectors.kafka import clients, starting_offsets
 from taskexecutor.executor.connectors.kafka.bad_records import (
     UNREADABLE,
     Unreadable,
@@ -73,7 +73,7 @@ class KafkaSourceRuntime(SourceRuntime[KafkaSource]):
         source = self.source
         topics = open_metadata(source)
         clients.retried(
-            lambda: beginning.check(source, topics, listing(source, topics)),
+            lambda: starting_offsets.check(source, topics, listing(source, topics)),
             PATIENCE_S,
             waiting=lambda _, pause_s: time.sleep(pause_s),
         )
@@ -197,18 +197,22 @@ class KafkaReading(SourceOperator):
         topics = open_metadata(source)
         listed = listing(source, topics)
         if not self._started:
-            beginning.check(source, topics, listed)
-            found = beginning.first_start(source, topics, listed, task.subtask, task.parallelism)
+            starting_offsets.check(source, topics, listed)
+            found = starting_offsets.first_start(
+                source, topics, listed, task.subtask, task.parallelism
+            )
         else:
             restored = decoded(self._items)
             if self._bounded:  # only this subtask's
-                found = [each for each in restored if beginning.wanted(source, each.key)]
+                found = [each for each in restored if starting_offsets.wanted(source, each.key)]
             else:
-                found = beginning.restart(
+                found = starting_offsets.restart(
                     source, topics, listed, restored, task.subtask, task.parallelism
                 )
             unread = (each for each in found if not each.ended)
-            missed = {each.partition: each for each in beginning.missing_of(topics, listed, unread)}
+            missed = {
+                each.partition: each for each in starting_offsets.missing_of(topics, listed, unread)
+            }
             found = [
                 each
                 for each in found

@@ -39,7 +39,9 @@ class _Value(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What all records have in common: texts[0] value[0] texts[1] value[1] ... texts[-1]."""
+    """The parts that are equal in all records, and the values between them: texts[0] value[0]
+    texts[1] value[1] ... texts[-1].
+    """
 
     values: list[_Value]
     texts: list[bytes]

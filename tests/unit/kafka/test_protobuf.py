@@ -1,4 +1,4 @@
-"""Protobuf messages of Kafka's records: types, nulls, evolution, and what is refused."""
+"""Protobuf messages in Kafka's records: types, nulls, evolution and errors."""
 
 from __future__ import annotations
 

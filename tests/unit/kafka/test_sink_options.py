@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from firesteel.connectors import KafkaSink
-from firesteel.connectors.kafka.formats import Raw
+from firesteel.connectors.kafka.formats import Json, Raw
 from firesteel.errors import InvalidProgram
 
 AT = "localhost:9092"
@@ -26,6 +26,8 @@ AT = "localhost:9092"
         ({"transaction_timeout": "1 min"}, "no effect with delivery='at-least-once'"),
         ({"topic": "no spaces"}, "topic is 'no spaces'"),
         ({"key": "k"}, "need a value format"),
+        ({"value": "json"}, r"value is .json.; pass a format"),
+        ({"value": Raw(), "key": "k", "key_format": Json}, "key_format is Json; pass a format"),
         ({"value": Raw(), "key_format": Raw()}, "key_format needs key"),
         ({"value": Raw(), "upsert": True}, "upsert needs key"),
         ({"value": Raw(), "partition_by": "key_group"}, "needs key"),
