@@ -36,7 +36,7 @@ MOST_ROWS = 10_000  # of a batch
 READY = 2
 _POLL_S = 0.1  # so often the thread sees commands, and that it must end
 # The least time between two batches that are not full: a batch costs about as much as 100 records.
-_LINGER_S = 0.005
+_LINGER_S = 0.003
 _LOOK_S = 1.0  # the interval of reading end offsets
 # A program's properties override these.
 _SETTINGS = {

@@ -37,6 +37,7 @@ _STATISTICS_MS = 5_000
 _DEFAULTS = {
     "acks": "all",
     "enable.idempotence": True,
+    "linger.ms": 1,  # rows come in batches
     # librdkafka's queue may take 1 GiB.
     "queue.buffering.max.kbytes": 64 * 1024,
     "queue.buffering.max.messages": 500_000,
