@@ -26,6 +26,7 @@ from tests.waiting import eventually
 from tests.zookeeper import ZooKeeper
 
 from .conftest import Session, command, job_masters, logs_below, services
+from .kafka_both_ends import BothEndsJob
 
 CUT_MAX_S = 8.0  # longer than a heartbeat may be missing
 SHORT_S = 1.0  # a pause that no peer takes for a death
@@ -51,6 +52,7 @@ class Fault(Enum):
     ZOMBIE_DISPATCHER = "stop the leading Dispatcher until another one leads"
     ZOOKEEPER = "kill a ZooKeeper server"
     NO_QUORUM = "kill two of three ZooKeeper servers for a while"
+    BROKER = "kill the broker of Kafka, which starts again"
 
 
 RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR)
@@ -69,6 +71,7 @@ ELECTED = (  # where masters are
     Fault.ZOOKEEPER,
     Fault.NO_QUORUM,
 )
+OF_KAFKA = (Fault.BROKER,)  # at both ends
 OF_MASTERS = (  # they restart no task of a stream
     Fault.JOB_MASTER,
     Fault.DISPATCHER,
@@ -205,6 +208,9 @@ class Chaos:
                 self._signal(lambda: self._leader(office), signal.SIGTERM)
             case Fault.ZOMBIE_DISPATCHER:
                 self.displace(self._found(self._dispatcher))
+            case Fault.BROKER:
+                assert isinstance(self._job, BothEndsJob)
+                self._job.break_broker()
             case Fault.ZOOKEEPER:
                 self._crash(self._random.randrange(3))
             case Fault.NO_QUORUM:

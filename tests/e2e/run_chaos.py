@@ -3,8 +3,8 @@
     python -m tests.e2e.run_chaos --seed 17 --kills 100      or for --minutes 60, or --masters 10
 
 First a job runs that writes each row once, with every kind of state, then one with windows that fire
-by triggers, calls in flight and functions with timers, then batch jobs, one after the other: each
-has a third of the kills and of the time. With --only, one kind of job has all of them. Ends with an
+by triggers, calls in flight and functions with timers, then one from topic to topic of Kafka, then
+batch jobs, one after the other: each has a part of the kills and of the time. With --only, one kind of job has all of them. Ends with an
 error if a row was lost, doubled, taken back or shown too early, or if a batch has other rows than
 without faults. Prints who died or was cut off when, and how long it took until rows were committed
 again, or the batch had ended.
@@ -36,6 +36,7 @@ from tests.e2e.chaos import (
     ELECTED,
     HEARTBEAT_TIMEOUT_S,
     KILLS,
+    OF_KAFKA,
     Chaos,
     Fault,
     drawn,
@@ -43,13 +44,16 @@ from tests.e2e.chaos import (
 )
 from tests.e2e.conftest import SLOTS, WARM_S, Session
 from tests.e2e.exactly_once import exactly_once_job
+from tests.e2e.kafka_both_ends import both_ends_job
 from tests.highly_available import HighlyAvailableCluster
+from tests.kafka.broker import Kafka
 from tests.postgres import Postgres
 from tests.tunnels import PROXY, Tunnels
 from tests.waiting import eventually
 from tests.zookeeper import ZooKeeper
 
-JOBS = ("state", "triggers", "batches")
+JOBS = ("state", "triggers", "kafka", "batches")
+FAULTS = [fault for fault in Fault if fault not in (*ELECTED, *OF_KAFKA)]
 
 
 @click.command()
@@ -92,6 +96,8 @@ def main(seed: int, kills: int, minutes: float, only: str | None, masters: int) 
                     share = (kills + number) // len(kinds), minutes * 60 / len(kinds)
                     if kind == "batches":
                         rage.batches(*share)
+                    elif kind == "kafka":
+                        rage.kafka(*share)
                     else:
                         operators = every_state if kind == "state" else every_trigger
                         rage.stream(server.url, operators, *share)
@@ -160,9 +166,18 @@ class Rage:
             )
             job.progress("the start")
             chaos = Chaos(self._session, job, self._seed, self._tunnels)
-            faults = [fault for fault in Fault if fault not in ELECTED]
-            self._inject(chaos, faults, kills, for_s)
+            self._inject(chaos, FAULTS, kills, for_s)
         self._at_rest("every row counts once")
+
+    def kafka(self, kills: int, for_s: float) -> None:
+        folder = self._folder / "kafka"
+        folder.mkdir()
+        with Kafka() as kafka, both_ends_job(self._session, kafka, folder) as job:
+            click.echo("from topic to topic; from each fault until records are visible again:")
+            job.progress("the start")
+            chaos = Chaos(self._session, job, self._seed, self._tunnels)
+            self._inject(chaos, [*FAULTS, *OF_KAFKA], kills, for_s)
+        self._at_rest("every record is visible once, and no transaction is open")
 
     def masters(self, postgres: str, faults: dict[Fault, int]) -> None:
         folder = self._folder / "stream"
@@ -185,11 +200,10 @@ class Rage:
     def batches(self, kills: int, for_s: float) -> None:
         folder = self._folder / "batches"
         folder.mkdir()
-        faults = [fault for fault in Fault if fault not in ELECTED]
         with batch_jobs(self._session, folder) as jobs:
             click.echo("batches; from each fault until the batch has ended:")
             chaos = Chaos(self._session, jobs, self._seed, self._tunnels)
-            self._inject(chaos, faults, kills, for_s)
+            self._inject(chaos, FAULTS, kills, for_s)
         self._at_rest("every batch has its rows")
 
     def _inject(self, chaos: Chaos, faults: Sequence[Fault], kills: int, for_s: float) -> None:

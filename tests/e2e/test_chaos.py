@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.broker import Kafka
 from tests.long import long_after
 from tests.waiting import eventually
 
@@ -14,6 +15,7 @@ from .batches import batch_jobs
 from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn
 from .conftest import SLOTS, Session
 from .exactly_once import exactly_once_job
+from .kafka_both_ends import both_ends_job
 
 SEED = 1
 EACH = {
@@ -81,6 +83,12 @@ def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
                 Fault.TASK,
             )
         )
+
+
+def test_records_pass_from_topic_to_topic_once(session: Session, tmp_path: Path) -> None:
+    with Kafka() as kafka, both_ends_job(session, kafka, tmp_path) as job:
+        job.progress("the start")
+        Chaos(session, job, SEED).inject_all([Fault.SLOT, Fault.BROKER, Fault.TASK])
 
 
 def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_path: Path) -> None:

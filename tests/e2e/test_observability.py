@@ -23,9 +23,11 @@ from firesteel.common.metrics_targets import targets
 from firesteel.common.security.access import ROUTES
 from firesteel.common.security.roles import Role
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import DiscardSink, SequenceSource
+from firesteel.connectors import DiscardSink, KafkaSource, SequenceSource
 from firesteel.errors import JobFailed
 from tests.credentials import channel_as, get, scrape
+from tests.kafka.broker import ADMINISTRATOR, Kafka
+from tests.kafka.records import create_topic
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import (
@@ -63,9 +65,16 @@ def _refuse_to_connect(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 def test_no_secret_is_left_behind(session: Session) -> None:
     env = failing(_refuse_to_connect, parallelism=1)
-    job_id = session.submit(env, spark__hadoop__fs__s3a__secret__key="planted-5-job")
-    with pytest.raises(JobFailed, match=r"ConnectionError: jdbc:postgresql://\*{6}@db/x"):
-        session.client.wait(job_id)
+    with Kafka(users={}) as kafka:
+        properties = kafka.settings(ADMINISTRATOR)
+        planted = ("planted-5", properties["sasl.password"])
+        servers = properties.pop("bootstrap.servers")
+        env.from_source(
+            KafkaSource(create_topic(kafka), bootstrap_servers=servers, properties=properties)
+        ).sink_to(DiscardSink())
+        job_id = session.submit(env, spark__hadoop__fs__s3a__secret__key="planted-5-job")
+        with pytest.raises(JobFailed, match=r"ConnectionError: jdbc:postgresql://\*{6}@db/x"):
+            session.client.wait(job_id)
     below = session.cluster.directory
     rest = json.loads((below / "cluster.json").read_text())["rest_address"]
     routes = [route.replace("{job}", job_id) for route in ROUTES if route.startswith("GET /")]
@@ -82,7 +91,7 @@ def test_no_secret_is_left_behind(session: Session) -> None:
         (secret, place)
         for place, text in left.items()
         # The job's graph, which the next JobMaster runs, has the configuration of the job.
-        for secret in (of_cluster if place == "jobs.db*" else (*of_cluster, "planted-5"))
+        for secret in (of_cluster if place == "jobs.db*" else (*of_cluster, *planted))
         if secret in text
     ]
     assert found == []

@@ -359,6 +359,33 @@ def test_a_failed_commit_is_counted_and_nothing_else(kafka: Kafka) -> None:
     member.close()
 
 
+def test_a_group_of_two_jobs_is_a_warning(
+    kafka: Kafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, group = create_topic(kafka), "shared"
+    produce(kafka, topic, [b"a"])
+    member = Consumer({**kafka.settings(), "group.id": group})
+    logged = ""
+
+    def warned() -> bool:
+        nonlocal logged
+        logged += capsys.readouterr().out
+        return "another job commits offsets to the same group" in logged
+
+    source = _source(kafka, topic, group_id=group, partition_discovery_interval="100 ms")
+    with Reader(source) as reader:
+        reader.reads(b"a")
+        reader.harness.snapshot(1)
+        reader.harness.complete(1)
+        reader.until(lambda: reader.count("KafkaSourceReader_commitsSucceeded") == 1)
+        assert not warned()
+        theirs = TopicPartition(topic, 0, 1, "firesteel job another-job")  # type: ignore[call-arg]
+        member.commit(offsets=[theirs], asynchronous=False)
+        reader.until(warned)
+        assert "other_job=another-job" in logged and f"group={group}" in logged
+    member.close()
+
+
 def _joined(member: Consumer) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while not member.assignment() and time.monotonic() < deadline:

@@ -25,14 +25,15 @@ def rows_of(split: int, number: int) -> list[str]:
 class CommittedReader(threading.Thread):
     """Reads all partitions. A transaction has complete batches, and readers of committed records
     see none of its records before its end. So, whenever all visible records are read, they are
-    complete batches, in order.
+    complete batches, in order. Unless `whole`, transactions end anywhere.
     """
 
-    def __init__(self, kafka: Kafka, topic: str) -> None:
+    def __init__(self, kafka: Kafka, topic: str, *, whole: bool = True) -> None:
         super().__init__(name="reader of committed records")
-        self._kafka, self._topic = kafka, topic
+        self._kafka, self._topic, self._whole = kafka, topic, whole
         self._over = threading.Event()
         self.batches = [0] * SPLITS  # complete ones
+        self.rows = [0] * SPLITS
         self.problem = ""
 
     def run(self) -> None:
@@ -71,6 +72,8 @@ class CommittedReader(threading.Thread):
                 self.problem = f"{row!r} is visible {times} times"
         numbers = range(-(-len(rows) // BATCH_ROWS))
         expected = [row for number in numbers for row in rows_of(partition, number)]
+        if not self._whole:
+            expected = expected[: len(rows)]
         if rows != expected:
             wrong = next(
                 (pair for pair in zip(rows, expected, strict=False) if pair[0] != pair[1]),
@@ -80,6 +83,7 @@ class CommittedReader(threading.Thread):
                 self.problem or f"partition {partition}: {wrong[0]} instead of {wrong[1]}"
             )
         self.batches[partition] = len(rows) // BATCH_ROWS
+        self.rows[partition] = len(rows)
 
     def stop(self) -> None:
         self._over.set()

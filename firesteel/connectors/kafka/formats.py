@@ -59,7 +59,20 @@ class Raw(Format):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Json(Format):
+class TextFormat(Format):
+    """Base of the formats that Spark reads from text."""
+
+    schema: str | StructType | pa.Schema | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __init__(
+        self, schema: str | StructType | pa.Schema | None = None, **options: object
+    ) -> None:
+        object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "options", _checked(self.display_name, options))
+
+
+class Json(TextFormat):
     """One JSON object per record, read like Spark's `from_json` and written like `to_json`:
     `Json("auction BIGINT, price BIGINT, dateTime TIMESTAMP")`.
 
@@ -71,18 +84,8 @@ class Json(Format):
     Raises InvalidProgram for an option that the format does not have.
     """
 
-    schema: str | StructType | pa.Schema | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
 
-    def __init__(
-        self, schema: str | StructType | pa.Schema | None = None, **options: object
-    ) -> None:
-        object.__setattr__(self, "schema", schema)
-        object.__setattr__(self, "options", _checked("Json", "json", options))
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Csv(Format):
+class Csv(TextFormat):
     """One line of CSV per record, read like Spark's `from_csv` and written like `to_csv`:
     `Csv("origin STRING, delay DOUBLE", sep=";")`.
 
@@ -93,19 +96,12 @@ class Csv(Format):
     values. Raises InvalidProgram for an option that the format does not have.
     """
 
-    schema: str | StructType | pa.Schema | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
 
-    def __init__(
-        self, schema: str | StructType | pa.Schema | None = None, **options: object
-    ) -> None:
-        object.__setattr__(self, "schema", schema)
-        object.__setattr__(self, "options", _checked("Csv", "csv", options))
-
-
-def _checked(name: str, format: str, options: Mapping[str, object]) -> dict[str, str]:
+def _checked(name: str, options: Mapping[str, object]) -> dict[str, str]:
     known = [
-        option for option in OPTIONS[format] if option.lower() not in (*_OF_UNREADABLE, *_OF_FILES)
+        option
+        for option in OPTIONS[name.lower()]
+        if option.lower() not in (*_OF_UNREADABLE, *_OF_FILES)
     ]
     lower = {option.lower(): option for option in known}
     for option in options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,46 +15,38 @@ from taskexecutor.executor.columnar.jvm.calls import called
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.columnar.schemas import to_spark
 from taskexecutor.executor.connectors.kafka.clients import resolved
-from taskexecutor.executor.connectors.kafka.record_plan import RecordPlan
+from taskexecutor.executor.connectors.kafka.encoders.spark import SparkEncoder
 from taskexecutor.executor.connectors.kafka.registry import RegistryClient
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column
 
 _BYTES = "FiresteelAvroBytes"
 _NAME = "topLevelRecord"  # Spark's name of a record that it derives from columns
 
 
-class AvroOfRows:
+class AvroOfRows(SparkEncoder):
     def __init__(
         self, format: Avro | Confluent, columns: Sequence[str], *, topic: str, key: bool
     ) -> None:
         """`topic` is empty if rows have different topics."""
+        super().__init__(columns)
         self._registered = format if isinstance(format, Confluent) else None
         avro = format.format if isinstance(format, Confluent) else format
         assert isinstance(avro, Avro)
         self._avro = avro
-        self._columns = list(columns)
         self._topic = topic
         self._key = key
-        self._plan: RecordPlan | None = None
 
-    def open(self, context: RuntimeContext, schema: pa.Schema) -> None:
+    def expression(self, context: RuntimeContext, schema: pa.Schema) -> Callable[[Column], Column]:
         engine = engine_of(context.spark)
         session: Any = engine.session
-        given = pa.schema([schema.field(name) for name in self._columns])
-        java = session._jvm.org.apache.spark.sql.types.DataType.fromJson(to_spark(given).json())
+        types = session._jvm.org.apache.spark.sql.types.DataType
+        java = types.fromJson(to_spark(schema).json())
         text = self._avro.schema or engine.code.type(_BYTES).schema(java, _NAME)
         target = _target(engine, java, text, self._id(context, text), context.operator_name)
-        kind = session._jvm.org.apache.spark.sql.types.DataType.fromJson('"binary"')
-
-        def write(frame: DataFrame) -> DataFrame:
-            from pyspark.sql import functions as sql
-
-            row = sql.struct(*(frame[f"`{name.replace('`', '``')}`"] for name in frame.columns))
-            return frame.select(called(session, target, "bytes", kind, row).alias("bytes"))
-
-        self._plan = RecordPlan(context, given, write)
+        kind = types.fromJson('"binary"')
+        return lambda row: called(session, target, "bytes", kind, row)
 
     def _id(self, context: RuntimeContext, text: str) -> int:
         """Returns the schema's id in the registry, or -1."""
@@ -82,16 +74,6 @@ class AvroOfRows:
         if self._registered.subject_name == "topic_record":
             return f"{self._topic}-{record}"
         return f"{self._topic}-{part}"
-
-    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
-        assert self._plan is not None
-        if not batch.num_rows:
-            return pa.array([], pa.binary())
-        return self._plan.run([batch.select(self._columns)]).column(0)
-
-    def close(self) -> None:
-        if self._plan is not None:
-            self._plan.close()
 
 
 def _target(engine: SparkEngine, java: Any, text: str, id: int, operator: str) -> Any:
