@@ -359,9 +359,7 @@ def test_a_failed_commit_is_counted_and_nothing_else(kafka: Kafka) -> None:
     member.close()
 
 
-def test_a_group_of_two_jobs_is_a_warning(
-    kafka: Kafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_group_of_two_jobs_is_a_warning(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
     topic, group = create_topic(kafka), "shared"
     produce(kafka, topic, [b"a"])
     member = Consumer({**kafka.settings(), "group.id": group})
