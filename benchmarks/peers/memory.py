@@ -49,11 +49,12 @@ def proportional_mb(executor: psutil.Process) -> float:
     return total / 1e6
 
 
-def wait_until_idle(processes: list[psutil.Process]) -> None:
+def wait_until_idle(processes: list[psutil.Process], quiet_cpu_s: float = QUIET_CPU_S) -> None:
+    """Returns once the processes take less CPU time in QUIET_S, each on average."""
     done = threading.Event()
     limit = time.monotonic() + SETTLE_LIMIT_S
     before = float("-inf")
-    while (used := sum(cpu_s(process) for process in processes)) - before > QUIET_CPU_S * len(
+    while (used := sum(cpu_s(process) for process in processes)) - before > quiet_cpu_s * len(
         processes
     ):
         if time.monotonic() > limit:

@@ -7,6 +7,7 @@ the brokers, and memory is bounded.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from taskexecutor.executor.connectors.kafka.record_batches import (
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-MOST_ROWS = 10_000  # of a batch
+MOST_ROWS = 32_768  # of a batch
 READY = 2
 _POLL_S = 0.1  # so often the thread sees commands, and that it must end
 # The least time between two batches that are not full: a batch costs about as much as 100 records.
@@ -134,6 +135,10 @@ class Fetcher:
     def unassign(self, partitions: Iterable[Partition]) -> None:
         self._command(partial(self._unassign, tuple(partitions)))
 
+    def restart(self, partition: Partition, offset: int) -> None:
+        """Reads a partition from another offset, perhaps of a topic that was created again."""
+        self._command(partial(self._restart, partition, offset))
+
     def take(self) -> Fetched | None:
         """Returns the oldest batch. Raises the error that has ended the thread."""
         with self._changed:
@@ -223,6 +228,13 @@ class Fetcher:
         self._consumer.incremental_unassign(
             [self._library.TopicPartition(*each) for each in partitions]
         )
+
+    def _restart(self, partition: Partition, offset: int) -> None:
+        self._unassign([partition])
+        # The client would use the topic's former id until its next request for metadata.
+        with contextlib.suppress(self._library.KafkaException):
+            self._consumer.list_topics(partition.topic, timeout=clients.REQUEST_TIMEOUT_S)
+        self._assign({partition: offset})
 
     def _commit(self, offsets: Mapping[Partition, int], metadata: str) -> None:
         of_library = [self._library.TopicPartition(*of, at, metadata) for of, at in offsets.items()]

@@ -447,8 +447,7 @@ class KafkaReading(SourceOperator):
 
     def _restart(self, progress: Progress) -> None:
         assert self._fetcher is not None
-        self._fetcher.unassign([progress.key])
-        self._fetcher.assign({progress.key: progress.next})
+        self._fetcher.restart(progress.key, progress.next)
 
     def _accept(self, progress: Progress, lost: Missing, topic_id: str | None) -> bool:
         """Moves to the next available record. Returns False if there is nothing to read. Raises

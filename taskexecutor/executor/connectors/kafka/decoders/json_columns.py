@@ -27,11 +27,10 @@ from taskexecutor.executor.connectors.kafka.decoders.json_regular import (
 )
 
 _OPEN, _CLOSE = ord("{"), ord("}")
-_CODE_POINT = re.compile(rb"\\u")
 _LONG = 1_000  # bytes; shorter records cannot exceed the limits of Spark's parser
 _LONGEST = 50_000  # bytes; longer names are refused by Spark's parser
 _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{1000}")
-_ROWS_AT_ONCE = 4_096  # larger parts leave the processor's caches
+_ROWS_AT_ONCE = 8_192  # larger parts leave the processor's caches
 _ZONED = pa.timestamp("us", "UTC")
 
 
@@ -129,7 +128,8 @@ def _plain_text(values: pa.BinaryArray) -> bytes | None:
     if every.min() < ord(" "):  # also tabs and ends of lines between values
         return None
     text = b"".join((PADDING, every.data, PADDING))
-    if _CODE_POINT.search(text) or not (text.isascii() or _is_utf_8(values)):
+    # A search for one byte is much faster than one for two.
+    if (b"\\" in text and b"\\u" in text) or not (text.isascii() or _is_utf_8(values)):
         return None
     return None if sizes.max() > _LONG and _exceeds_limits(values, sizes) else text
 
