@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -289,8 +289,11 @@ class KubernetesClient:
         query |= _given({"labelSelector": labels, "fieldSelector": fields})
         target = self._target("watch", resource, namespace)
         request = Request(target=target, query=query)
-        async with self._transport.send(request, timeout_s=self._attempt_timeout_s) as response:
-            yield watch_events(target, response.content.iter_any())
+        async with (
+            self._transport.send(request, timeout_s=self._attempt_timeout_s) as response,
+            aclosing(watch_events(target, response.content.iter_any())) as events,
+        ):
+            yield events
 
     # ---- pods
 

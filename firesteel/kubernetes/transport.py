@@ -64,6 +64,9 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:  # while the caller reads the body
             raise self._broken(request.target, error) from None
         finally:
+            # A stream that is left early would close its connection politely, over TLS in a while.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
     async def read(self, request: Request, *, timeout_s: float) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,7 +31,9 @@ class WatchEvent:
         return version
 
 
-async def watch_events(target: Target, chunks: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
+async def watch_events(
+    target: Target, chunks: AsyncIterable[bytes]
+) -> AsyncGenerator[WatchEvent, None]:
     """Raises the error that the API server sends in the stream, such as Gone; and Unavailable if
     the stream is malformed.
     """
