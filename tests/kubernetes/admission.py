@@ -54,7 +54,7 @@ def _default_pod_spec(spec: Object) -> None:
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("schedulerName", "default-scheduler")
     spec.setdefault("securityContext", {})
-    for container in spec.get("containers") or ():
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         if isinstance(container, dict):
             _default_container(container)
 

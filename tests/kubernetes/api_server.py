@@ -75,8 +75,8 @@ class ApiServer:
     # ---- life cycle
 
     def __enter__(self) -> Self:
-        self._thread = LoopThread("kube-apiserver")
-        self._thread.call(self._start())
+        self.thread = LoopThread("kube-apiserver")
+        self.thread.call(self._start())
         self.admin_token = self.access.token()
         self.kubeconfig = self.directory / "kubeconfig"
         self.kubeconfig.write_text(
@@ -90,8 +90,8 @@ class ApiServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._thread.call(self._stop())
-        self._thread.close()
+        self.thread.call(self._stop())
+        self.thread.close()
 
     @property
     def url(self) -> str:
@@ -113,7 +113,7 @@ class ApiServer:
         self.access.denials.append(Denial(verb=verb, resource=resource, user=user))
 
     def compact(self) -> None:
-        self._thread.do(self.store.compact)
+        self.thread.do(self.store.compact)
 
     def drop_watches(self) -> None:
         """Breaks the connections of all watches."""
@@ -122,26 +122,26 @@ class ApiServer:
             for transport in self._watches:
                 transport.abort()
 
-        self._thread.do(drop)
+        self.thread.do(drop)
 
     def go_away(self) -> None:
         """Stops to listen, and breaks all connections."""
-        self._thread.call(self._go_away())
+        self.thread.call(self._go_away())
 
     def come_back(self) -> None:
-        self._thread.call(self._listen())
+        self.thread.call(self._listen())
 
     def objects(self, kind: str, namespace: str = "") -> list[Object]:
-        return self._thread.do(lambda: self.store.all(kind, namespace))
+        return self.thread.do(lambda: self.store.all(kind, namespace))
 
     def add_node(self, name: str, **allocatable: str) -> None:
         """Adds a ready node that a scheduler may use."""
         room = {"cpu": "64", "memory": "256Gi", "pods": "110"} | allocatable
-        self._thread.do(lambda: self._add_node(name, room))
+        self.thread.do(lambda: self._add_node(name, room))
 
     def act(self, action: Callable[[Registry], Any]) -> Any:
         """Calls a function with the registry, as a controller of the cluster."""
-        return self._thread.do(lambda: action(self.registry))
+        return self.thread.do(lambda: action(self.registry))
 
     # ---- inside
 
@@ -439,7 +439,7 @@ class ApiServer:
         container = query.get("container", "")
         statuses = pod["status"].get("containerStatuses") or ()
         started = any(
-            "waiting" not in (s.get("state") or {})
+            "waiting" not in (s.get("state") or {}) or s.get("lastState")
             for s in statuses
             if container in ("", s["name"])
         )

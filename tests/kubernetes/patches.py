@@ -9,7 +9,7 @@ from tests.kubernetes.failure import bad_request
 from tests.kubernetes.kinds import Object
 
 # The lists that are merged: by the name of their field, the key of their elements. Fields that are
-# lists with the same name elsewhere are told apart by their parents.
+# `merge_key` distinguishes lists of the same name by their parents.
 _KEYS = {
     "conditions": "type",
     "containers": "name",

@@ -1,3 +1,3 @@
-"""What Firesteel relies on, checked against the API server of tests and, with `make
+"""The behaviour that Firesteel relies on, checked against the API server of tests and, with `make
 test-kubernetes`, against a real one.
 """
