@@ -1,9 +1,10 @@
 """Firesteel's client of the Kubernetes API: about ten calls, and reflectors that follow resources.
 
-    access/       where the API server is, and how callers prove their identity
-    resources.py  the resources that Firesteel uses, and their paths
-    client.py     the calls
-    reflector/    the current objects of a resource, from a list and a watch
+    configuration.py  the API server and the cluster's id, as they are configured
+    access/           where the API server is, and how callers prove their identity
+    resources.py      the resources that Firesteel uses, and their paths
+    client.py         the calls
+    reflector/        the current objects of a resource, from a list and a watch
 
-Objects are the dictionaries of their JSON. Nothing here knows clusters, jobs or TaskExecutors.
+Objects are the dictionaries of their JSON. Nothing here knows jobs or TaskExecutors.
 """

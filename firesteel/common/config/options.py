@@ -770,6 +770,34 @@ S3_REGION = _cluster.option(
     variable="AWS_DEFAULT_REGION",
 )
 
+_kubernetes = _Section("Kubernetes")
+KUBERNETES_CLUSTER_ID = _kubernetes.option(
+    "kubernetes.cluster-id",
+    "string",
+    "",
+    "Name of the cluster in its namespace; the names of its objects start with it. Up to 45 "
+    "lower-case letters, digits and `-`, with a letter first.",
+)
+KUBERNETES_NAMESPACE = _kubernetes.option(
+    "kubernetes.namespace",
+    "string",
+    "",
+    "Namespace of the cluster; empty: that of the kubeconfig's context, or of the pod.",
+)
+KUBERNETES_CONFIG_FILE = _kubernetes.option(
+    "kubernetes.config.file",
+    "string",
+    "",
+    "kubeconfig file; empty: the files of KUBECONFIG, the pod's ServiceAccount, or "
+    "`~/.kube/config`.",
+)
+KUBERNETES_CONTEXT = _kubernetes.option(
+    "kubernetes.context",
+    "string",
+    "",
+    "Context of the kubeconfig file; empty: its current one.",
+)
+
 _availability = _Section("High availability")
 HA_TYPE = _availability.option(
     "high-availability.type",
