@@ -66,6 +66,8 @@ _jobs = sa.Table(
     sa.Column("history", sa.LargeBinary),
     # The name of who submitted it; empty: not known.
     sa.Column("owner", sa.Text, nullable=False, server_default=""),
+    # A serialised JobParallelism. NULL: that of the graph.
+    sa.Column("parallelism", sa.LargeBinary),
 )
 
 # Complete checkpoints and savepoints; a job restarts from the one with the highest id.
@@ -247,7 +249,8 @@ class JobStore:
 
     def jobs(self) -> list[SubmittedJob]:
         """Returns all jobs that are not forgotten, oldest first."""
-        columns = [c for c in _jobs.c if c.name not in ("final_details", "forgotten", "failure")]
+        others = ("final_details", "forgotten", "failure", "parallelism")
+        columns = [c for c in _jobs.c if c.name not in others]
         query = sa.select(*columns).where(_jobs.c.forgotten.is_(False)).order_by(_jobs.c.start_ms)
         with self._engine.connect() as connection:
             return [
@@ -307,16 +310,21 @@ class JobStore:
         Raises Superseded or NotWritten. After any other error the outcome is unknown; a repeated
         call resolves it.
         """
-        before_commit = True
-        try:
-            with self._transaction() as connection:
-                _check_job_master(connection, job_id, epoch)
-                _replace_checkpoints(connection, job_id, epoch, checkpoint, subsumed)
-                before_commit = False
-        except sa.exc.SQLAlchemyError as error:
-            if before_commit:
-                raise NotWritten(_reason(error)) from error
-            raise
+        with self._job_master_writes(job_id, epoch) as connection:
+            _replace_checkpoints(connection, job_id, epoch, checkpoint, subsumed)
+
+    def commit_parallelism(self, job_id: JobId, epoch: int, parallelism: bytes) -> None:
+        """Stores the serialised JobParallelism with which the job's next JobMaster continues it, if
+        `epoch` is the epoch of the job's JobMaster. Raises as `commit_checkpoint` does.
+        """
+        with self._job_master_writes(job_id, epoch) as connection:
+            _update(connection, job_id, parallelism=parallelism)
+
+    def parallelism(self, job_id: JobId) -> bytes:
+        """Returns the serialised JobParallelism; empty: the job was never rescaled."""
+        query = sa.select(_jobs.c.parallelism).where(_jobs.c.job_id == job_id)
+        with self._engine.connect() as connection:
+            return connection.execute(query).scalar() or b""
 
     def drop_savepoint(self, path: str) -> JobId | None:
         """Forgets a savepoint, which may not be stored here. If a running job has completed no
@@ -355,6 +363,20 @@ class JobStore:
                 )
                 for row in connection.execute(query.order_by(_checkpoints.c.checkpoint_id))
             ]
+
+    @contextmanager
+    def _job_master_writes(self, job_id: JobId, epoch: int) -> Iterator[Connection]:
+        """Runs a transaction of the job's JobMaster. Raises NotWritten if it certainly failed."""
+        before_commit = True
+        try:
+            with self._transaction() as connection:
+                _check_job_master(connection, job_id, epoch)
+                yield connection
+                before_commit = False
+        except sa.exc.SQLAlchemyError as error:
+            if before_commit:
+                raise NotWritten(_reason(error)) from error
+            raise
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

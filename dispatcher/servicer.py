@@ -190,6 +190,17 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         except FiresteelError as error:
             await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
 
+    async def RescaleJob(
+        self, request: job_master_pb2.RescaleJobRequest, context: _Context
+    ) -> job_master_pb2.RescaleJobResponse:
+        job = await self._job(request.job_id, context)
+        try:
+            return await self._shell.rescale(job, request)
+        except grpc.aio.AioRpcError as error:
+            await pass_on(context, error)
+        except FiresteelError as error:
+            await abort(context, Reason.JOB_NOT_RESCALED, str(error))
+
     async def InspectTask(
         self, request: inspections_pb2.InspectTaskRequest, context: _Context
     ) -> inspections_pb2.InspectTaskResponse:
@@ -659,22 +670,22 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             checkpoint = COMPLETE_CHECKPOINT.decode(request.checkpoint)
         except RemoteProtocolError as error:
             await abort(context, Reason.INVALID_REQUEST, str(error))
-        try:
+        job_id = JobId(request.job_id)
+        async with _job_master_write(context, job_id, request.epoch):
             await self._shell.commit_checkpoint(
-                JobId(request.job_id), request.epoch, checkpoint, list(request.subsumed)
+                job_id, request.epoch, checkpoint, list(request.subsumed)
             )
             reached(Failpoint.ROW_COMMITTED)
-        except Superseded as error:
-            await _stale(context, str(error), JobId(request.job_id), request.epoch)
-        except NotWritten as error:
-            problem = f"the cluster's job store cannot be written ({error})"
-            await abort(context, Reason.STORE_UNAVAILABLE, problem)
-        except Fenced as error:
-            await abort(context, Reason.NOT_LEADER, str(error))
-        except sa.exc.SQLAlchemyError as error:
-            log.warning("the outcome of a checkpoint's commit is unknown", reason=str(error))
-            await abort(context, Reason.OUTCOME_UNKNOWN, str(error))
         return dispatcher_pb2.CommitCheckpointResponse()
+
+    async def CommitParallelism(
+        self, request: dispatcher_pb2.CommitParallelismRequest, context: _Context
+    ) -> dispatcher_pb2.CommitParallelismResponse:
+        job_id = JobId(request.job_id)
+        async with _job_master_write(context, job_id, request.epoch):
+            await self._shell.commit_parallelism(job_id, request.epoch, request.parallelism)
+            reached(Failpoint.PARALLELISM_COMMITTED)
+        return dispatcher_pb2.CommitParallelismResponse()
 
 
 def _caller_name() -> str:
@@ -708,6 +719,23 @@ async def _accept(context: _Context) -> None:
 async def _stale(context: _Context, message: str, job_id: JobId, epoch: int) -> NoReturn:
     """Ends the call of a JobMaster that was replaced."""
     await abort(context, Reason.STALE_EPOCH, message, job_id=job_id, epoch=epoch)
+
+
+@contextlib.asynccontextmanager
+async def _job_master_write(context: _Context, job_id: JobId, epoch: int) -> AsyncIterator[None]:
+    """Aborts the call of a JobMaster with the reason if its row is not, or may not be, stored."""
+    try:
+        yield
+    except Superseded as error:
+        await _stale(context, str(error), job_id, epoch)
+    except NotWritten as error:
+        problem = f"the cluster's job store cannot be written ({error})"
+        await abort(context, Reason.STORE_UNAVAILABLE, problem)
+    except Fenced as error:
+        await abort(context, Reason.NOT_LEADER, str(error))
+    except sa.exc.SQLAlchemyError as error:
+        log.warning("the outcome of a commit is unknown", reason=str(error))
+        await abort(context, Reason.OUTCOME_UNKNOWN, str(error))
 
 
 @contextlib.asynccontextmanager

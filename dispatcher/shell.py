@@ -362,6 +362,39 @@ class Shell:
         )
         self.post(CheckpointStored(job_id=job_id, epoch=epoch))
 
+    async def commit_parallelism(
+        self, job_id: JobId, epoch: int, parallelism: job_master_pb2.JobParallelism
+    ) -> None:
+        """Stores the parallelism, as `commit_checkpoint` stores checkpoints."""
+        if why := self.core.superseded(job_id, epoch, "CommitParallelism"):
+            raise Superseded(why)
+        content = parallelism.SerializeToString(deterministic=True)
+        await self._in_store(lambda: self.store.commit_parallelism(job_id, epoch, content))
+
+    async def rescale(
+        self, job: SubmittedJob, request: job_master_pb2.RescaleJobRequest
+    ) -> job_master_pb2.RescaleJobResponse:
+        """Returns once all tasks run with the new parallelism. Raises FiresteelError, or the
+        JobMaster's refusal.
+        """
+        stub = self.job_master_of(job)
+        if stub is None:
+            waits = "" if job.ended else " and has no JobMaster yet"
+            raise FiresteelError(
+                f"job {job.job_id} is {job.status.name}{waits}, and only a running job can be"
+                " rescaled"
+            )
+        try:
+            rescaled: job_master_pb2.RescaleJobResponse = await stub.RescaleJob(request)
+        except grpc.aio.AioRpcError as error:
+            if reason_of(error) in (Reason.JOB_NOT_RESCALED, Reason.INVALID_REQUEST):
+                raise
+            raise FiresteelError(
+                f"the JobMaster of job {job.job_id} ended before it answered, and the job continues"
+                f" with the old or the new parallelism: `firesteel show {job.job_id}` shows it"
+            ) from error
+        return rescaled
+
     async def remove(self, job_id: JobId) -> Refusal | None:
         """Removes the job; returns once that is stored."""
         return await self._ask(lambda request: RemoveJob(request=request, job_id=job_id))
@@ -429,7 +462,7 @@ class Shell:
             await self.changed(job.job_id, timeout_s=0.1)
             if self.store_problem:
                 return convert.before_stored(details, self.store_problem)
-        graph = await self._graph(job.graph_id)
+        graph = await self._graph_of(job)
         if job.status.globally_terminal:  # it has ended in the meantime
             return await self._stored_details(job)
         details = convert.details_without_master(
@@ -458,13 +491,13 @@ class Shell:
         while (ending := await self._in_store(lambda: self.store.ending(job.job_id))) is None:
             await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not yet stored
             if self.store_problem:
-                graph = await self._graph(job.graph_id)
+                graph = await self._graph_of(job)
                 details = convert.details_without_master(job, graph)
                 return convert.before_stored(details, self.store_problem)
         final_details, failure = ending
         if final_details is not None:
             return job_master_pb2.JobDetails.FromString(final_details)
-        return convert.details_without_master(job, await self._graph(job.graph_id), failure=failure)
+        return convert.details_without_master(job, await self._graph_of(job), failure=failure)
 
     async def _details_from_master(
         self, job: SubmittedJob, checkpoints: bool
@@ -744,6 +777,7 @@ class Shell:
             return
         # Its assignment is stored: from now on, no earlier JobMaster can add to these.
         checkpoints = await self._until_stored(lambda: self.store.checkpoints(command.job_id))
+        parallelism = await self._until_stored(lambda: self.store.parallelism(command.job_id))
         collected = await self._until(
             lambda: self._in_thread(
                 self._results_thread, lambda: self.results.collected(command.job_id)
@@ -763,6 +797,9 @@ class Shell:
             reconciles=command.reconciles,
             cancels=command.cancels,
             collected=[dispatcher_pb2.CollectedChunks(**found._asdict()) for found in collected],
+            parallelism=(
+                job_master_pb2.JobParallelism.FromString(parallelism) if parallelism else None
+            ),
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))
         self._graphs.pop(command.graph_id, None)
@@ -855,6 +892,19 @@ class Shell:
             return graph
         stored = await self._in_store(lambda: self.store.graph(graph_id))
         return None if stored is None else job_graph_pb2.JobGraph.FromString(stored)
+
+    async def _graph_of(self, job: SubmittedJob) -> job_graph_pb2.JobGraph | None:
+        """Returns the job's graph with its current parallelism."""
+        stored = await self._in_store(lambda: self.store.parallelism(job.job_id))
+        graph = await self._graph(job.graph_id)
+        if graph is None or not stored:
+            return graph
+        rescaled = job_graph_pb2.JobGraph()
+        rescaled.CopyFrom(graph)
+        by_vertex = job_master_pb2.JobParallelism.FromString(stored).by_vertex
+        for vertex in rescaled.vertices:
+            vertex.parallelism = by_vertex.get(vertex.vertex_id, vertex.parallelism)
+        return rescaled
 
     async def _in_store(self, work: Callable[[], T]) -> T:
         return await self._in_thread(self._store_thread, work)

@@ -602,7 +602,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
             committed = messages._add(
                 f"{title} commit", SinkSpec(sink=committer), uid=f"{uid}-commit" if uid else ""
             )
-            committed._operator().parallelism = 1
+            node = committed._operator()
+            node.parallelism, node.whole = 1, True
         return DataStreamSink(self._program, written._operator())
 
     def foreach_batch(

@@ -3,6 +3,8 @@ order of the core's commands, and their rows in the job store, which the Dispatc
 
     files of tasks -> `_metadata` -> row -> notices to tasks
 
+The parallelism that follows a checkpoint is stored in the same way and in the same order.
+
 A row is committed under this JobMaster's epoch, so that a JobMaster that was replaced cannot add
 rows. While the outcome of a commit is unknown, because an answer was lost, the call is repeated:
 the Dispatcher finds the row, or writes it. The checkpoint fails only if the row was certainly never
@@ -12,15 +14,16 @@ written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
 from typing import TypeAlias
 
 import grpc
 import structlog
 import tenacity
 
-from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT, delete_checkpoint, encode
 from firesteel.common.checkpoints.state import SHARED, CompleteCheckpoint, writer_of
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
@@ -28,6 +31,7 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId
 from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.leader_stub import LeaderStub
+from firesteel.common.rpc.mapping import Wire
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.platform import Platform
 from jobmaster.core import commands, events
@@ -41,6 +45,9 @@ Dispatcher: TypeAlias = LeaderStub[dispatcher_pb2_grpc.DispatcherStub]
 # The call has written nothing; also gRPC's own code for a request that is too large. After any
 # other error the outcome is unknown.
 _NOT_WRITTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+_PARALLELISM = Wire(commands.StoreParallelism, job_master_pb2.JobParallelism, context=("must",))
 
 
 class CheckpointStore:
@@ -70,11 +77,14 @@ class CheckpointStore:
         self._post = post
         self._storage: CheckpointStorage | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoints")
-        self._to_store: asyncio.Queue[commands.StoreCheckpoint] = asyncio.Queue()
+        self._to_store: asyncio.Queue[commands.StoreCheckpoint | commands.StoreParallelism] = (
+            asyncio.Queue()
+        )
 
     def execute(
         self,
         command: commands.StoreCheckpoint
+        | commands.StoreParallelism
         | commands.DropCheckpoint
         | commands.DropCheckpointFiles
         | commands.SweepSharedFiles
@@ -82,7 +92,7 @@ class CheckpointStore:
     ) -> None:
         loop = asyncio.get_running_loop()
         match command:
-            case commands.StoreCheckpoint():
+            case commands.StoreCheckpoint() | commands.StoreParallelism():
                 self._to_store.put_nowait(command)
             case commands.DropCheckpoint(checkpoint_id=checkpoint_id):
                 loop.run_in_executor(self._thread, self._drop, checkpoint_id)
@@ -102,7 +112,35 @@ class CheckpointStore:
             self._dispatcher, dispatcher_pb2_grpc.DispatcherStub, channel
         ) as dispatcher:
             while True:
-                self._post(await self._stored(dispatcher, await self._to_store.get()))
+                match command := await self._to_store.get():
+                    case commands.StoreCheckpoint():
+                        self._post(await self._stored(dispatcher, command))
+                    case commands.StoreParallelism():
+                        self._post(await self._parallelism_stored(dispatcher, command))
+
+    async def _parallelism_stored(
+        self, dispatcher: Dispatcher, command: commands.StoreParallelism
+    ) -> events.Event:
+        request = dispatcher_pb2.CommitParallelismRequest(
+            job_id=self._job_id,
+            epoch=self._epoch,
+            parallelism=_PARALLELISM.encode(command),
+        )
+        reached(Failpoint.PARALLELISM_BEFORE)
+        outcome = await _commit(
+            dispatcher,
+            lambda stub: stub.CommitParallelism(request, timeout=ATTEMPT_TIMEOUT_S),
+            f"parallelism {command.version}",
+            must=command.must,
+        )
+        match outcome:
+            case _Commit.DONE:
+                reached(Failpoint.PARALLELISM_AFTER)
+                return events.ParallelismStored()
+            case _Commit.SUPERSEDED:
+                return events.Superseded()
+            case str():
+                return events.ParallelismNotStored(problem=outcome)
 
     async def _stored(
         self, dispatcher: Dispatcher, command: commands.StoreCheckpoint
@@ -146,32 +184,20 @@ class CheckpointStore:
             checkpoint=COMPLETE_CHECKPOINT.encode(checkpoint),
             subsumed=command.subsumed,
         )
-        known = True  # whether no earlier call can have written the row
-        async for attempt in tenacity.AsyncRetrying(
-            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0), sleep=asyncio.sleep
-        ):
-            with attempt:
-                try:
-                    stub = await dispatcher.get()
-                    await stub.CommitCheckpoint(request, timeout=ATTEMPT_TIMEOUT_S)
-                except grpc.aio.AioRpcError as error:
-                    if reason_of(error) is Reason.STALE_EPOCH:
-                        log.error("this JobMaster is superseded", cause=error.details())
-                        return events.Superseded()
-                    if error.code() in _NOT_WRITTEN and known:
-                        return events.CheckpointNotStored(
-                            checkpoint_id=metadata.checkpoint_id,
-                            problem=error.details() or error.code().name,
-                            store_away=True,
-                        )
-                    known = False
-                    log.warning(
-                        "the outcome of a checkpoint's commit is unknown; retrying",
-                        checkpoint=metadata.checkpoint_id,
-                        cause=error.details(),
-                    )
-                    raise
-        return events.CheckpointStored(checkpoint_id=metadata.checkpoint_id)
+        outcome = await _commit(
+            dispatcher,
+            lambda stub: stub.CommitCheckpoint(request, timeout=ATTEMPT_TIMEOUT_S),
+            f"checkpoint {metadata.checkpoint_id}",
+        )
+        match outcome:
+            case _Commit.DONE:
+                return events.CheckpointStored(checkpoint_id=metadata.checkpoint_id)
+            case _Commit.SUPERSEDED:
+                return events.Superseded()
+            case str():
+                return events.CheckpointNotStored(
+                    checkpoint_id=metadata.checkpoint_id, problem=outcome, store_away=True
+                )
 
     # -- the thread
 
@@ -276,3 +302,43 @@ class CheckpointStore:
         if self._storage is None:
             self._storage = CheckpointStorage(self._directory).at(self._job_id)
         return self._storage
+
+
+class _Commit(Enum):
+    """The outcome of a commit whose row may be stored."""
+
+    DONE = auto()
+    SUPERSEDED = auto()  # this JobMaster must not store anything
+
+
+async def _commit(
+    dispatcher: Dispatcher,
+    call: Callable[[dispatcher_pb2_grpc.DispatcherStub], Awaitable[object]],
+    what: str,
+    *,
+    must: bool = False,
+) -> _Commit | str:
+    """Repeats the call until its outcome is known. Returns a problem if the row was certainly never
+    written; with `must`, repeats the call then as well.
+    """
+    known = True  # whether no earlier call can have written the row
+    async for attempt in tenacity.AsyncRetrying(
+        wait=tenacity.wait_exponential(multiplier=0.05, max=1.0), sleep=asyncio.sleep
+    ):
+        with attempt:
+            try:
+                await call(await dispatcher.get())
+            except grpc.aio.AioRpcError as error:
+                if reason_of(error) is Reason.STALE_EPOCH:
+                    log.error("this JobMaster is superseded", cause=error.details())
+                    return _Commit.SUPERSEDED
+                if error.code() in _NOT_WRITTEN and known and not must:
+                    return error.details() or error.code().name
+                known = False
+                log.warning(
+                    "the outcome of a commit is unknown; retrying",
+                    of=what,
+                    cause=error.details(),
+                )
+                raise
+    return _Commit.DONE

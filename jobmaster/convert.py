@@ -218,6 +218,14 @@ def found_from_proto(found: Mapping[str, bytes]) -> dict[OperatorId, Json]:
     return {OperatorId(o): json.loads(zlib.decompress(of)) for o, of in found.items()}
 
 
+def parallelism(
+    by_vertex: Mapping[VertexId, int], version: int = 0
+) -> job_master_pb2.JobParallelism:
+    return job_master_pb2.JobParallelism(
+        version=version, by_vertex={str(vertex_id): n for vertex_id, n in by_vertex.items()}
+    )
+
+
 FROM_RESOURCE_MANAGER: Envelope[
     events.Event | None, resource_manager_pb2.ResourceManagerToJobMaster
 ] = Envelope(
@@ -330,6 +338,13 @@ class TaskExecutorMessages:
         self._edges = edges
         self._deployments: dict[VertexId, tasks_pb2.VertexDeployment] = {}
         self._locations: dict[ResultId, tuple[commands.ResultLocations, bytes]] = {}
+
+    def use_parallelism(self, by_vertex: Mapping[VertexId, int]) -> None:
+        """Deploys these vertices with a different parallelism from now on."""
+        for vertex_id, parallelism in by_vertex.items():
+            self._vertices[vertex_id].parallelism = parallelism
+        self._deployments.clear()
+        self._locations.clear()
 
     def dispatcher_at(self, address: str) -> None:
         """Where TaskExecutors find a job's files from now on."""

@@ -203,6 +203,9 @@ class JobMasterProcess:
         if self._job_id:
             return  # a repeated message
         self._job_id = start.job_graph.job_id
+        for vertex in start.job_graph.vertices:
+            parallelism = start.parallelism.by_vertex.get(vertex.vertex_id, vertex.parallelism)
+            vertex.parallelism = parallelism
         try:
             conf = self._conf.with_overrides(dict(start.job_graph.config))
             settings = settings_from(conf, batch=start.job_graph.batch)
@@ -256,6 +259,7 @@ class JobMasterProcess:
             statuses=_statuses(start),
             failures=_history(start).failures,
             warnings=_history(start).warnings,
+            parallelism_version=start.parallelism.version,
         )
         job = RunningJob(
             start,

@@ -46,6 +46,10 @@ _REASONS = {
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
+class InvalidRescale(FiresteelError):
+    """The requested parallelism has no meaning for the job."""
+
+
 class ServedJob(Protocol):
     """The interface of the process's job to the servicer."""
 
@@ -57,6 +61,10 @@ class ServedJob(Protocol):
     async def take_checkpoint(
         self, *, savepoint: bool, directory: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse: ...
+
+    async def rescale(
+        self, asked: job_master_pb2.RescaleJobRequest
+    ) -> job_master_pb2.RescaleJobResponse: ...
 
     async def inspect(self, asked: TaskInspection) -> AnswerInspection: ...
 
@@ -230,6 +238,17 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             task = self._triggers.start(request.trigger_id, take)
             return await _outcome(asyncio.shield(task), context)
         return await _outcome(take(), context)
+
+    async def RescaleJob(
+        self, request: job_master_pb2.RescaleJobRequest, context: _Context
+    ) -> job_master_pb2.RescaleJobResponse:
+        job = await self._job(request.job_id, context)
+        try:
+            return await job.rescale(request)
+        except InvalidRescale as error:
+            await abort(context, Reason.INVALID_REQUEST, str(error))
+        except FiresteelError as error:
+            await abort(context, Reason.JOB_NOT_RESCALED, str(error))
 
     async def AwaitCheckpoint(
         self, request: job_master_pb2.AwaitCheckpointRequest, context: _Context

@@ -47,7 +47,7 @@ from jobmaster.details import job_details
 from jobmaster.paths import Listing, PathLister, PathProblem
 from jobmaster.resource_manager import ResourceManagerLink
 from jobmaster.series import STEP_MS, Attempt, JobSeries
-from jobmaster.servicer import Sessions, metrics_in
+from jobmaster.servicer import InvalidRescale, Sessions, metrics_in
 
 log = structlog.get_logger(__name__)
 
@@ -142,14 +142,16 @@ class RunningJob:
         self._ids = ids
         # Callers that wait for a checkpoint or a savepoint.
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
+        self._rescales: dict[str, asyncio.Future[commands.AnswerRescale]] = {}
         self._inspections: dict[str, asyncio.Future[commands.AnswerInspection]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self.series = JobSeries()
         self._next_sample_at = 0.0
-        self._adopts = start.handover if start.reconciles else b""
         self._cancels: bool = start.cancels
         # For the next JobMaster, and the version of the sources' listings that was last reported.
         self._handover = dispatcher_pb2.Handover.FromString(start.handover)
+        same = self._handover.parallelism_version == start.parallelism.version
+        self._adopts = start.handover if start.reconciles and same else b""
         self._reported_version: object = None
         self._reported_history = (0, 0, 0)  # numbers of its statuses, failures and warnings
         self._details: _BuiltDetails | None = None
@@ -248,6 +250,35 @@ class RunningJob:
         return job_master_pb2.TakeCheckpointResponse(
             checkpoint_id=answered.checkpoint_id,
             path=self._checkpoints.path(answered.checkpoint_id),
+        )
+
+    async def rescale(
+        self, asked: job_master_pb2.RescaleJobRequest
+    ) -> job_master_pb2.RescaleJobResponse:
+        """Returns once all tasks run with the new parallelism. Raises InvalidRescale, or
+        FiresteelError if the parallelism is unchanged.
+        """
+        request = self._ids.next()
+        answer = self._rescales[request] = asyncio.get_running_loop().create_future()
+        self.post(
+            events.RescaleRequested(
+                request=request,
+                parallelism=asked.parallelism,
+                by_vertex=dict(asked.by_vertex),
+                timeout_s=asked.timeout_s,
+            )
+        )
+        try:
+            answered: commands.AnswerRescale = await answer
+        finally:
+            self._rescales.pop(request, None)
+        if answered.problem:
+            kind = InvalidRescale if answered.invalid else FiresteelError
+            raise kind(f"job {self.job_id} was not rescaled: {answered.problem}")
+        version = self.core.job.parallelism.stored.version
+        return job_master_pb2.RescaleJobResponse(
+            before=convert.parallelism(answered.before),
+            after=convert.parallelism(answered.after, version),
         )
 
     async def inspect(self, asked: TaskInspection) -> commands.AnswerInspection:
@@ -358,6 +389,8 @@ class RunningJob:
                 self._sessions.send(command.task_executor_id, self._messages.convert(command))
             case commands.DeployTasks():
                 self._deploy(command)
+            case commands.UseParallelism():
+                self._messages.use_parallelism(command.by_vertex)
             case commands.DeclareRequirements():
                 environment = convert.environment(self.job_graph.config)
                 self._resource_manager.declare(convert.declaration(command, environment))
@@ -383,6 +416,7 @@ class RunningJob:
                 ).add_done_callback(lambda listed: self._paths_listed(command, listed))
             case (
                 commands.StoreCheckpoint()
+                | commands.StoreParallelism()
                 | commands.DropCheckpoint()
                 | commands.DropCheckpointFiles()
                 | commands.SweepSharedFiles()
@@ -393,6 +427,10 @@ class RunningJob:
                 answer = self._requests.get(command.request)
                 if answer is not None and not answer.done():
                     answer.set_result(command)
+            case commands.AnswerRescale():
+                rescaled = self._rescales.get(command.request)
+                if rescaled is not None and not rescaled.done():
+                    rescaled.set_result(command)
             case commands.AnswerInspection():
                 inspected = self._inspections.get(command.inspection_id)
                 if inspected is not None and not inspected.done():
@@ -412,6 +450,12 @@ class RunningJob:
                     if not answer.done():
                         problem = "the job's JobMaster has ended"
                         answer.set_result(commands.AnswerRequest(request=request, problem=problem))
+                for request, rescaled in self._rescales.items():
+                    if not rescaled.done():
+                        problem = "the job's JobMaster has ended"
+                        rescaled.set_result(
+                            commands.AnswerRescale(request=request, problem=problem)
+                        )
                 self._exit_process()
             case _:
                 assert_never(command)
@@ -485,7 +529,8 @@ class RunningJob:
         """
         graph = self.core.graph
         job = self.core.job
-        version = (self.core.found_version, self.core.listed_version)
+        applied = job.parallelism.applied.version
+        version = (self.core.found_version, self.core.listed_version, applied)
         news = (again or version != self._reported_version) and version[0] is not None
         self._reported_version = version
         status, timestamp_ms = graph.timestamps[-1]
@@ -522,6 +567,7 @@ class RunningJob:
         if size > _MAX_FOUND_BYTES:
             self.log.warning("too many files for another JobMaster to adopt tasks", size=size)
             return b""
+        self._handover.parallelism_version = self.core.job.parallelism.applied.version
         self._handover.discovered.clear()
         self._handover.discovered.update(found)
         del self._handover.tasks[:]

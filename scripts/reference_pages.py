@@ -26,7 +26,7 @@ from firesteel.common.units import shortest_duration, shortest_size
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 98
-CLUSTER_COMMANDS = ("cluster", "service", "stop-task-executor")
+CLUSTER_COMMANDS = ("cluster", "service", "stop-task-executor", "token", "audit")
 PROGRAM_COMMANDS = ("run", "info", "package")
 ACCESS_SECTIONS = ("Limits of the REST API", "People who log in elsewhere", "Security")
 SERVICES = ("dispatcher", "resourcemanager", "taskexecutor")
@@ -55,8 +55,8 @@ commands for their jobs.
 CLUSTERS = """\
 # Command line: clusters
 
-These commands start, show and stop clusters and their processes. [Command
-line: jobs](command-line.md) has all other commands.
+These commands start, show and stop clusters and their processes, and manage who may use them.
+[Command line: jobs](command-line.md) has all other commands.
 
 `scripts/reference_pages.py` generates this page from the commands.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 FIRST = "0001"  # also the version of databases that predate versions
-HEAD = "0012"
+HEAD = "0013"
 KNOWN = (
     FIRST,
     "0002",
@@ -25,6 +25,7 @@ KNOWN = (
     "0009",
     "0010",
     "0011",
+    "0012",
     HEAD,
 )
 

@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,6 +42,7 @@ from firesteel.client.job_details import (
     ClusterOverview,
     JobDetails,
     JobOverview,
+    Rescaled,
     StopProgress,
 )
 from firesteel.common.config import Configuration, options
@@ -266,6 +267,40 @@ class Client:
                 f" known; `firesteel show --checkpoints {job_id}` tells"
             )
             raise self._broken_off(error, unknown) from None
+
+    def rescale(
+        self,
+        job_id: str,
+        parallelism: int | None = None,
+        *,
+        vertices: Mapping[str, int] | None = None,
+        timeout_s: float | None = None,
+    ) -> Rescaled:
+        """Changes the parallelism of a running job, which restarts from a checkpoint taken for it.
+        Returns once all tasks run with it.
+
+        `parallelism` applies to all operators whose parallelism the program does not set. The keys
+        of `vertices` are names, ids, or names or uids of their operators. Additional slots are
+        awaited for `timeout_s` (default: slot.request.timeout). Raises JobNotFound, or
+        FiresteelError if the job continues as it was.
+        """
+        if parallelism is not None and parallelism < 1:
+            raise FiresteelError(f"the parallelism is {parallelism}; it must be at least 1")
+        request = job_master_pb2.RescaleJobRequest(
+            job_id=job_id,
+            parallelism=0 if parallelism is None else parallelism,
+            by_vertex=vertices or {},
+            timeout_s=timeout_s or 0.0,
+        )
+        try:  # takes as long as it takes
+            rescaled = self._by_leader(lambda: self._dispatcher.RescaleJob(request))
+        except grpc.RpcError as error:
+            unknown = (
+                "the job continues with the old or the new parallelism;"
+                f" `firesteel show {job_id}` shows which"
+            )
+            raise self._broken_off(error, unknown) from None
+        return Rescaled(dict(rescaled.before.by_vertex), dict(rescaled.after.by_vertex))
 
     def dispose_savepoint(self, path: str) -> None:
         """Deletes a savepoint. Raises FiresteelError if it is none, or a job still needs it."""

@@ -175,6 +175,18 @@ class Vertex:
         )
 
 
+class Rescaled(NamedTuple):
+    """The parallelism of a job's vertices before and after a change, by vertex."""
+
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+
+    @property
+    def changes(self) -> dict[str, tuple[int, int]]:
+        before = self.before
+        return {v: (before[v], new) for v, new in self.after.items() if before[v] != new}
+
+
 class StatusChange(NamedTuple):
     status: JobStatus
     timestamp_ms: int

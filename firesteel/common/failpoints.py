@@ -32,6 +32,9 @@ class Failpoint(Enum):
     METADATA_AFTER = "metadata-after"  # the row is not stored
     ROW_COMMITTED = "row-committed"  # the Dispatcher has not replied
     ROW_AFTER = "row-after"  # no task knows that the checkpoint is complete
+    PARALLELISM_BEFORE = "parallelism-before"  # the checkpoint to restart from is complete
+    PARALLELISM_COMMITTED = "parallelism-committed"  # the Dispatcher has not replied
+    PARALLELISM_AFTER = "parallelism-after"  # the tasks still run with the old parallelism
     NOTIFICATION_BEFORE = "notification-before"  # no sink has committed
     FILE_AFTER = "file-after"  # a file of a FileSink, perhaps one of several
     COLLECTED_AFTER = "collected-after"  # the group's rows may be shown

@@ -6,7 +6,8 @@ Domain types only. `firesteel.common.rpc.convert` turns them into their messages
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -35,6 +36,14 @@ class Partitioner(Enum):
 class ResultType(Enum):
     PIPELINED = 0  # producer and consumer run together; same region
     BLOCKING = 1  # kept by the TaskExecutor; a region's boundary
+
+
+class Scaling(Enum):
+    """Which requests change the parallelism of a vertex while the job runs."""
+
+    DEFAULT = 0  # the parallelism of the job: the program sets none
+    CHOSEN = 1  # only a request that names the vertex: the program sets its parallelism
+    FIXED = 2  # nothing: it processes the whole stream, or its source cannot be divided
 
 
 class BlobKind(Enum):
@@ -88,6 +97,7 @@ class JobVertex:
     co_location_group: str = ""
     resource_group: str = ""
     resources: ResourceProfile = UNKNOWN
+    scaling: Scaling = Scaling.DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +134,13 @@ class JobGraph:
 
     def vertex(self, vertex_id: VertexId) -> JobVertex:
         return next(v for v in self.vertices if v.vertex_id == vertex_id)
+
+    def with_parallelism(self, by_vertex: Mapping[VertexId, int]) -> JobGraph:
+        """Returns the graph with a different parallelism of these vertices."""
+        vertices = (
+            replace(v, parallelism=by_vertex.get(v.vertex_id, v.parallelism)) for v in self.vertices
+        )
+        return replace(self, vertices=tuple(vertices))
 
     def operator(self, operator_id: OperatorId) -> Operator:
         operators = (o for v in self.vertices for o in v.operators)

@@ -57,6 +57,10 @@ class SourceSpec(Spec):
     def in_batch(self) -> Self:
         return replace(self, watermark_alignment=None)
 
+    @property
+    def fixed_parallelism(self) -> int | None:
+        return self.source.fixed_parallelism
+
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions | None:
         return self.source.coordinator(parallelism, read_by_spark=read_by_spark)
 

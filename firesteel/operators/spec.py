@@ -159,6 +159,11 @@ class Spec:
         """Returns the operator as it runs in batch mode."""
         return self
 
+    @property
+    def fixed_parallelism(self) -> int | None:
+        """The only possible parallelism of the operator; None: any."""
+        return None
+
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions | None:
         """Returns its coordinator in the JobMaster, if it needs one."""
         return None

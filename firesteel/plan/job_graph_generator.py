@@ -150,6 +150,7 @@ def _vertex(
         co_location_group=head.co_location_group,
         resource_group=head.resource_group,
         resources=resources,
+        scaling=max((node.scaling for node in chain), key=lambda scaling: scaling.value),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from firesteel.common.job_graph import Partitioner, ResultType
+from firesteel.common.job_graph import Partitioner, ResultType, Scaling
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.operators import Spec
@@ -49,6 +49,7 @@ class StreamNode:
     follows_producer: bool = False
     # It processes the whole stream, so it has exactly one subtask.
     whole: bool = False
+    scaling: Scaling = Scaling.DEFAULT  # decided by `resolved`
 
     @property
     def is_source(self) -> bool:
@@ -140,6 +141,7 @@ class StreamGraph:
             producers = [copies[e.source] for e in self.in_edges(node)]
             copy = dataclasses.replace(node)
             copy.parallelism = _parallelism(node, producers, default_parallelism)
+            copy.scaling = _scaling(node)
             copy.max_parallelism = _max_parallelism(
                 copy, node.max_parallelism, default_max_parallelism
             )
@@ -169,6 +171,12 @@ def _parallelism(node: StreamNode, producers: list[StreamNode], default: int) ->
     if node.follows_producer:
         return max(p.parallelism or default for p in producers)
     return default
+
+
+def _scaling(node: StreamNode) -> Scaling:
+    if node.whole or node.spec.fixed_parallelism is not None:
+        return Scaling.FIXED
+    return Scaling.DEFAULT if node.parallelism is None else Scaling.CHOSEN
 
 
 # Flink's bounds: a power of two at least 1.5 times the parallelism, between 2^7 and 2^15.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal, NamedTuple, TypeAlias
@@ -251,6 +251,35 @@ class StoreCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreParallelism:
+    """Stores the parallelism that the job has from its next restart on. Results in
+    ParallelismStored, ParallelismNotStored or Superseded.
+    """
+
+    version: int
+    by_vertex: Mapping[VertexId, int]
+    must: bool  # repeated until it is stored: there is no alternative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseParallelism:
+    """Deployments have this parallelism from now on."""
+
+    by_vertex: Mapping[VertexId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRescale:
+    """Reports the outcome of a request for a different parallelism."""
+
+    request: str
+    before: Mapping[VertexId, int] = field(default_factory=dict)
+    after: Mapping[VertexId, int] = field(default_factory=dict)
+    problem: str = ""  # why the parallelism is unchanged; empty: all tasks run with the new one
+    invalid: bool = False  # the request has no meaning for this job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
     """Reports the outcome of a requested checkpoint or savepoint."""
 
@@ -365,6 +394,9 @@ Command: TypeAlias = (
     | BeginResults
     | SpoolChunk
     | StoreCheckpoint
+    | StoreParallelism
+    | UseParallelism
+    | AnswerRescale
     | AnswerRequest
     | AnswerInspection
     | DropCheckpoint

@@ -48,6 +48,7 @@ from jobmaster.core.inspections import Inspections
 from jobmaster.core.invariants import validate
 from jobmaster.core.job_context import JobContext, TasksFailed
 from jobmaster.core.phases import Ended, Phase, Step
+from jobmaster.core.rescaling import Rescaling
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
 from jobmaster.core.start import Created
@@ -87,6 +88,7 @@ class JobMasterCore:
             verdict_before=recovery.verdict, adoption_timeout_s=settings.adoption_timeout_s
         )
         self._vacating = Vacating(job)
+        self._rescaling = Rescaling(job, settings.slot_request_timeout_s)
         self._inspections = Inspections(job.graph)
         self._hosts: dict[TaskExecutorId, str] = {}
         self._reported: tuple[object, object] = (
@@ -113,6 +115,7 @@ class JobMasterCore:
             self.job.checkpoints.next_deadline(),
             self._inspections.next_deadline(),
             self.job.slot_wait.deadline(),
+            self._rescaling.next_deadline(),
             self.phase.deadline(),
         ]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -247,6 +250,12 @@ class JobMasterCore:
                 )
             case events.CheckpointRequested():
                 return job.checkpoints.request(event, now)
+            case events.RescaleRequested():
+                return self._rescaling.requested(event, self.phase, now)
+            case events.ParallelismStored():
+                self._rescaling.stored()
+            case events.ParallelismNotStored():
+                self._rescaling.not_stored(event.problem)
             case events.InspectionRequested():
                 return self._inspections.request(event, now)
             case events.InspectionEnded():
@@ -268,7 +277,9 @@ class JobMasterCore:
                 if self.phase.adoption is not None:
                     self.phase.adoption.holders_known(event.task_executor_ids)
             case events.VacateRequested():
+                given_way = self._rescaling.give_way(now)
                 self._vacating.asked(event, now)
+                return given_way
             case events.VacateWithdrawn():
                 self._vacating.ended(event.task_executor_id)
             case events.CancelRequested():
@@ -314,7 +325,10 @@ class JobMasterCore:
             if self.phase is not before:
                 continue
             commands = self._vacating.take_answers(commands + before.follow(job, now))
+            commands = self._rescaling.take_answers(commands)
             commands += self._enter(self._vacating.advance(before, now))
+            if self.phase is before:
+                commands += self._enter(self._rescaling.advance(before, now))
             if self.phase is before:
                 break
         if self.graph.status.terminal:

@@ -245,6 +245,31 @@ class CheckpointRequested:
     stops: bool = False  # the job ends with the savepoint
     drains: bool = False  # with `stops`: sources end first, so that it is the last checkpoint
     full: bool = False  # refers to no file of an earlier checkpoint
+    # The job restarts from it with a different parallelism: it has no rows in flight, and no other
+    # checkpoint follows it until `CheckpointCoordinator.release`.
+    rescales: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleRequested:
+    """A caller requests a different parallelism. Results in AnswerRescale."""
+
+    request: str
+    parallelism: int = 0  # of all vertices whose parallelism the program does not set; 0: unchanged
+    by_vertex: Mapping[str, int] = field(default_factory=dict)  # names or ids of vertices
+    timeout_s: float = 0.0  # how long to wait for additional slots; 0: slot.request.timeout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelismStored:
+    """The outcome of StoreParallelism."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelismNotStored:
+    """The outcome of StoreParallelism: nothing was stored."""
+
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +365,9 @@ Event: TypeAlias = (
     | CheckpointStored
     | CheckpointNotStored
     | CheckpointRequested
+    | RescaleRequested
+    | ParallelismStored
+    | ParallelismNotStored
     | InspectionRequested
     | InspectionEnded
     | Superseded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from jobmaster.core.failover.exceptions import ExceptionHistory
 from jobmaster.core.failover.regions import Regions, SlotsLost, tasks_to_restart
 from jobmaster.core.failover.restart_strategy import new_strategy
 from jobmaster.core.failover.strategy import Failover, check_individual
+from jobmaster.core.parallelism import JobParallelism
 from jobmaster.core.partitions import Partitions
 from jobmaster.core.scheduling.scheduler import Scheduler
 from jobmaster.core.scheduling.strategies import SchedulingStrategy, scheduling_strategy
@@ -129,6 +130,7 @@ class JobContext:
             recovery,
             self.now_ms,
         )
+        self.parallelism = JobParallelism(job_graph, recovery.parallelism_version)
         self._collected = recovery.collected
         self.warnings = dict.fromkeys(recovery.warnings)  # in order
         self.restarts = 0  # of the whole job and of regions
@@ -198,12 +200,25 @@ class JobContext:
 
     def start_over(self, now: float) -> list[commands.Command]:
         """Creates new attempts of all tasks, which restore the latest checkpoint if there is
-        one.
+        one. They have the parallelism that is stored.
         """
         self.restarts += 1
         self.full_restarts += 1
+        if (by_vertex := self.parallelism.apply()) is not None:
+            return [*self._rescale(by_vertex, now), *self.restore_coordinators(self.graph.vertices)]
         self.graph.start_over(self.graph.execution_vertices(), self.ids, self.now_ms(now))
         return self.restore_coordinators(self.graph.vertices)
+
+    def _rescale(self, by_vertex: Mapping[VertexId, int], now: float) -> list[commands.Command]:
+        self.graph.rescale(by_vertex, self.ids, self.now_ms(now))
+        self.coordinators.rescale(self.graph.job_graph)
+        for derived in ("regions", "strategy"):  # cached properties
+            self.__dict__.pop(derived, None)
+        self.checkpoints.release(now)
+        return [
+            log("info", "the parallelism changes", version=self.parallelism.applied.version),
+            commands.UseParallelism(by_vertex=by_vertex),
+        ]
 
     def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> list[commands.Command]:
         """Creates new attempts of these tasks, which have ended, while other tasks continue."""
@@ -307,6 +322,8 @@ class JobContext:
         """Whether a restart of these tasks restarts all tasks."""
         if self._failover is Failover.FULL or self.checkpoints.ends_the_job:
             # Tasks that ended for a savepoint must run again if it does not end the job.
+            return True
+        if self.parallelism.unproven:
             return True
         return len(vertices) == len(self.graph.attempts) and not self.divides
 

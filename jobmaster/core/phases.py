@@ -33,6 +33,7 @@ from jobmaster.core.commands import (
     AnalyzeJob,
     AnswerInspection,
     AnswerRequest,
+    AnswerRescale,
     AnswerSlots,
     Command,
     DismissTaskExecutor,
@@ -112,7 +113,11 @@ class Phase:
         """Something failed that no restart of single tasks repairs."""
         job.exceptions.failed(error)
         failure = log("error", "job fails", cause=error.summary, task=error.task_name)
-        delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000) if restartable else None
+        delay_s: float | None = None
+        if job.parallelism.unproven:
+            delay_s = 0.0  # the previous parallelism is restored
+        elif restartable:
+            delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000)
         failing = Failing.enter(job, delay_s, now, cause=error.summary, adoption=self.adoption)
         return after([failure], failing)
 
@@ -135,6 +140,12 @@ class Phase:
         now: float,
     ) -> Step:
         """Restarts these tasks elsewhere, without these partitions. This is not a failure."""
+        return self, []
+
+    def rescale(self, job: JobContext, now: float) -> Step:
+        """The stored parallelism has changed. Restarts all tasks, unless they restart anyway. This
+        is not a failure.
+        """
         return self, []
 
     def analyzed(self, job: JobContext, event: events.JobAnalyzed, now: float) -> Step:
@@ -335,6 +346,9 @@ class Running(Phase):
             return after([moved], Failing.enter(job, 0.0, now, cause=cause))
         return after([moved], self._restart(job, vertices, now, now))
 
+    def rescale(self, job: JobContext, now: float) -> Step:
+        return Failing.enter(job, 0.0, now, cause="its parallelism changes")
+
     def _restart(
         self, job: JobContext, vertices: Sequence[ExecutionVertex], at: float, now: float
     ) -> Step:
@@ -461,8 +475,10 @@ class Failing(Ending):
         return self, []
 
     def ended(self, job: JobContext, now: float) -> Step:
-        if not job.checkpoints.settled:
+        if not job.checkpoints.settled or not job.parallelism.settled:
             return self, []
+        if job.parallelism.unproven:
+            return self, [job.parallelism.store_previous()]
         if self.restart_delay_s is None:
             return Ended.enter(job, JobEvent.GIVE_UP, now)
         job.graph.apply(JobEvent.RESTART, job.now_ms(now))
@@ -537,6 +553,8 @@ class Ended(Phase):
                 return job.checkpoints.late_answer(event.checkpoint_id, event.problem)
             case events.CheckpointRequested():
                 return [AnswerRequest(request=event.request, problem=self.cause)]
+            case events.RescaleRequested():
+                return [AnswerRescale(request=event.request, problem=self.cause)]
             case events.InspectionRequested():
                 return [
                     AnswerInspection(

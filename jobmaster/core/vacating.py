@@ -63,7 +63,8 @@ class Vacating:
         """Takes the next step that the facts allow."""
         steps: list[Command] = []
         for task_executor_id, move in self._moves.items():
-            if not phase.runs or self._job.checkpoints.ends_the_job:
+            checkpoints = self._job.checkpoints
+            if not phase.runs or checkpoints.ends_the_job or checkpoints.held:
                 break
             pool = self._job.pool
             slots = [pool.slots[each] for each in pool.slots_of(task_executor_id)]

@@ -41,7 +41,7 @@ PLANTED = {
 # The commands that only call services. A process would need a second to import its modules.
 CALLS = (
     *("cancel", "dashboard", "inspect", "list", "logs"),
-    *("savepoint", "show", "stop", "stop-task-executor"),
+    *("savepoint", "scale", "show", "stop", "stop-task-executor"),
 )
 WARM_S = 600.0  # patience with the JVMs of a cluster, which start together
 

@@ -25,11 +25,12 @@ from .chaos import Chaos, orphan
 from .conftest import Session
 from .exactly_once import exactly_once_job
 
-# The failpoints that a running job passes; integration/test_kafka_deaths.py has those of Kafka.
+# The failpoints that a running job passes; integration/test_kafka_deaths.py has those of Kafka, and
+# test_scale.py those of rescaling.
 PASSED = [
     point
     for point in Failpoint
-    if point is not Failpoint.SUBMITTED and not point.value.startswith("kafka-")
+    if point is not Failpoint.SUBMITTED and not point.value.startswith(("kafka-", "parallelism-"))
 ]
 
 

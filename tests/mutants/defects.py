@@ -233,11 +233,23 @@ MUTANTS = (
     Mutant(
         "an ambiguous answer of the store counts as a refusal (invariant 5)",
         "jobmaster/checkpoint_store.py",
-        "                    known = False\n",
-        "                    return events.CheckpointNotStored(\n"
-        "                        checkpoint_id=metadata.checkpoint_id, problem='?'\n"
-        "                    )\n",
+        "                known = False\n",
+        "                return '?'\n",
         "tests/unit/jobmaster/checkpoints/test_store.py",
+    ),
+    Mutant(
+        "tasks are stopped before their new parallelism is stored",
+        "jobmaster/core/rescaling.py",
+        "            case _Stage.STORING if not job.parallelism.settled:\n",
+        "            case _Stage.STORING if False:\n",
+        "tests/unit/jobmaster/test_rescaling.py",
+    ),
+    Mutant(
+        "tasks of another parallelism are adopted",
+        "jobmaster/shell.py",
+        "start.reconciles and same else",
+        "start.reconciles else",
+        "tests/simulation/test_scenarios.py",
     ),
     Mutant(
         "an earlier checkpoint than the latest is restored (invariant 6)",

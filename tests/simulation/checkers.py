@@ -226,8 +226,11 @@ class Checkers:
                 " takes no part"
             )
 
-    def committed(self, task: SimulatedTask, checkpoint_id: int, splits: Sequence[Any]) -> None:
-        if problem := self.ledger.commit(task, checkpoint_id, [_name_of(task, s) for s in splits]):
+    def committed(
+        self, task: SimulatedTask, subtask: int, checkpoint_id: int, splits: Sequence[Any]
+    ) -> None:
+        names = [_name_of(task, split) for split in splits]
+        if problem := self.ledger.commit(task, subtask, checkpoint_id, names):
             raise self._failed(f"job {task.job_id}: {problem}")
 
     def task_finished(self, task: SimulatedTask) -> None:
@@ -270,6 +273,8 @@ class Checkers:
                 "partitions unreadable": self.unreadable,
                 "splits reassigned": self._owners.reassigned,
                 "splits committed": self.ledger.total(),
+                "parallelisms stored": sum(map(len, stored.parallelism.values())),
+                "tasks rescaled": self.snapshots.rescaled,
             }
         )
 
@@ -334,10 +339,31 @@ def finished_jobs_ran(cluster: Cluster) -> Iterator[str]:
         if stored is None or stored.status is not JobStatus.FINISHED:
             continue
         ran = {subtask_of(task) for task in cluster.checkers.finished.get(job_id, [])}
-        for vertex in submitted.graph.vertices:
-            for subtask in range(vertex.parallelism):
-                if (vertex.vertex_id, subtask) not in ran:
-                    yield f"job {job_id} is FINISHED; {vertex.name} ({subtask + 1}) never was"
+        graphs = [submitted.graph, *cluster.store.rescales(submitted.graph)]
+        for number, vertex in enumerate(submitted.graph.vertices):
+            # One that had finished before the job was rescaled does not run again.
+            missing = [
+                subtask
+                for subtask in range(graphs[-1].vertices[number].parallelism)
+                if (vertex.vertex_id, subtask) not in ran
+            ]
+            if missing and not any(
+                all((vertex.vertex_id, n) in ran for n in range(g.vertices[number].parallelism))
+                for g in graphs
+            ):
+                yield f"job {job_id} is FINISHED; {vertex.name} {missing} never was"
+
+
+def jobs_have_the_stored_parallelism(cluster: Cluster) -> Iterator[str]:
+    """Also under the next JobMaster."""
+    for job_id, job in running_jobs(cluster).items():
+        if (submitted := cluster.jobs.get(JobId(job_id))) is None or not job.core.graph.vertices:
+            continue
+        graphs = [submitted.graph, *cluster.store.rescales(submitted.graph)]
+        wanted = [vertex.parallelism for vertex in graphs[-1].vertices]
+        found = [vertex.parallelism for vertex in job.core.graph.vertices]
+        if found != wanted:
+            yield f"job {job_id}: parallelism {found}, stored is {wanted}"
 
 
 def no_task_restarts_by_a_masters_death(cluster: Cluster) -> Iterator[str]:
@@ -347,7 +373,8 @@ def no_task_restarts_by_a_masters_death(cluster: Cluster) -> Iterator[str]:
     if not cluster.shape.only_masters_fail:
         return
     for name in cluster.checkers.started_again:
-        yield f"{name} was started again"
+        if not any(job_id in name for job_id in cluster.store.parallelism):
+            yield f"{name} was started again"
     for job_id, stored in cluster.store.by_id.items():
         if stored.epoch > 1:
             yield f"job {job_id}: has got {stored.epoch} JobMasters"
@@ -581,6 +608,7 @@ def running_jobs(cluster: Cluster) -> dict[str, RunningJob]:
 AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     every_job_ends_or_runs,
     finished_jobs_ran,
+    jobs_have_the_stored_parallelism,
     no_task_restarts_by_a_masters_death,
     slots_agree,
     slots_add_up,

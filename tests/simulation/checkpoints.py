@@ -16,6 +16,7 @@ from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snaps
 from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot
 from firesteel.common.ids import OperatorId
 from firesteel.common.states import ExecutionState
+from taskexecutor.executor.connectors.splits import merged
 from tests.simulation.tables import Tables
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 _STATE = "simulated"
 Partition = tuple[str, str, int, int]  # job, result, producer subtask, attempt
-Transactions = dict[int, list[Any]]  # splits, by the checkpoint whose barrier ended it
+# Splits, by the subtask that has read them and the checkpoint whose barrier ended the transaction.
+Transactions = dict[tuple[int, int], list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +44,18 @@ def restored_from(deployment: tasks_pb2.TaskDeployment) -> Restored | None:
     if not deployment.HasField("restored"):
         return None
     (snapshot,) = decode_snapshots(deployment.restored)
-    if (found := _state_in(snapshot)) is None:
+    if not (found := _states_in(snapshot)):
         return Restored(finished=snapshot.finished)
+    (checkpoint_id,) = {state["checkpoint"] for state in found}
     return Restored(
-        checkpoint_id=found["checkpoint"],
-        splits=tuple(found["splits"]),
-        uncommitted={int(n): splits for n, splits in found["uncommitted"].items()},
-        waiting=found["waiting"],
+        checkpoint_id=checkpoint_id,
+        splits=tuple(split for state in found for split in state["splits"]),
+        uncommitted={
+            (subtask, number): splits
+            for state in found
+            for subtask, number, splits in state["uncommitted"]
+        },
+        waiting=merged([state["waiting"] for state in found]),
         databases=snapshot.databases,
         finished=snapshot.finished,
     )
@@ -56,18 +63,16 @@ def restored_from(deployment: tasks_pb2.TaskDeployment) -> Restored | None:
 
 def held_in(snapshot: OperatorSnapshot) -> list[Any]:
     """The splits of a source's subtask: those that it has read, and those that it will."""
-    state = _state_in(snapshot)
-    if state is None:
-        return []
-    return [*state["splits"], *(split for split, *_ in state["waiting"]["splits"])]
+    return [
+        split
+        for state in _states_in(snapshot)
+        for split in (*state["splits"], *(waiting for waiting, *_ in state["waiting"]["splits"]))
+    ]
 
 
-def _state_in(snapshot: OperatorSnapshot) -> dict[str, Any] | None:
-    if _STATE not in snapshot.lists:
-        return None
-    (state,) = snapshot.lists[_STATE]
-    found: dict[str, Any] = json.loads(state)
-    return found
+def _states_in(snapshot: OperatorSnapshot) -> list[dict[str, Any]]:
+    """Returns the states of several subtasks, or none, if the parallelism has changed."""
+    return [json.loads(state) for state in snapshot.lists.get(_STATE, ())]
 
 
 class TaskCheckpoints:
@@ -88,8 +93,8 @@ class TaskCheckpoints:
         self._uncommitted: Transactions = dict(restored.uncommitted) if restored else {}
         self._begun_at = len(restored.splits) if restored else 0  # the transaction, in all splits
         self._tables = Tables(process.cluster, task)
-        for handle in restored.databases if restored is not None else ():
-            self._tables.restore(handle)
+        if restored is not None:
+            self._tables.restore(restored.databases)
 
     def begin(self) -> None:
         """The task runs."""
@@ -211,12 +216,12 @@ class TaskCheckpoints:
         if self.restored is not None and self.restored.finished:
             return OperatorSnapshot(operator_id=operator_id, finished=True)
         if read := task.splits[self._begun_at :]:
-            self._uncommitted[checkpoint_id] = read
+            self._uncommitted[task.subtask, checkpoint_id] = read
             self._begun_at = len(task.splits)
         state = {
             "checkpoint": checkpoint_id,
             "splits": task.splits,
-            "uncommitted": self._uncommitted,
+            "uncommitted": [[*key, splits] for key, splits in self._uncommitted.items()],
             "waiting": task.reader.position(None),
         }
         base = self._process.cluster.bases.get((task.job_id, checkpoint_id))
@@ -228,6 +233,6 @@ class TaskCheckpoints:
 
     def _commit(self, up_to: int) -> None:
         """Commits this complete checkpoint and the transactions of earlier ones in it."""
-        for checkpoint_id in [n for n in self._uncommitted if n <= up_to]:
-            splits = self._uncommitted.pop(checkpoint_id)
-            self._process.cluster.checkers.committed(self._task, checkpoint_id, splits)
+        for subtask, checkpoint_id in [key for key in self._uncommitted if key[1] <= up_to]:
+            splits = self._uncommitted.pop((subtask, checkpoint_id))
+            self._process.cluster.checkers.committed(self._task, subtask, checkpoint_id, splits)

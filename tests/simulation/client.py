@@ -87,6 +87,23 @@ class Client:
                 return
             await asyncio.sleep(RETRY_S)  # it may have come before the job
 
+    async def scale(self, submitted: SubmittedJob, parallelism: int) -> None:
+        """Tries once: a client that has no answer does not know whether the job was rescaled."""
+        request = job_master_pb2.RescaleJobRequest(
+            job_id=submitted.graph.job_id, parallelism=parallelism, timeout_s=10.0
+        )
+        assert self._process is not None and self._dispatcher is not None
+        channel = self._process.platform.transport.channel
+        stub, dispatcher = dispatcher_pb2_grpc.DispatcherStub, self._dispatcher
+        async with LeaderStub(dispatcher, stub, channel) as leader:
+            try:
+                await (await leader.get()).RescaleJob(request, timeout=60.0)
+                submitted.rescaled.append(parallelism)
+            except grpc.aio.AioRpcError as error:
+                submitted.not_rescaled.append(str(error.details()))
+        answers = submitted.rescaled or submitted.not_rescaled
+        self._cluster.world.note("client", f"parallelism {parallelism}: {answers}")
+
     async def _ask(self, call: Any) -> tuple[grpc.StatusCode, str]:
         """How it was answered at last."""
         assert self._process is not None and self._dispatcher is not None

@@ -216,5 +216,8 @@ class Cluster:
     def cancel(self, submitted: SubmittedJob) -> None:
         self.client.service.start(self.client.service.cancel(submitted))
 
+    def scale(self, submitted: SubmittedJob, parallelism: int) -> None:
+        self.client.service.start(self.client.service.scale(submitted, parallelism))
+
     def draw_job(self) -> SubmittedJob:
         return self._draws.draw()

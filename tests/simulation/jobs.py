@@ -96,6 +96,8 @@ class SubmittedJob:
     submitted: bool = False
     cancel_wanted: bool = False
     refusals: list[str] = field(default_factory=list)
+    rescaled: list[int] = field(default_factory=list)  # parallelisms that it was given
+    not_rescaled: list[str] = field(default_factory=list)  # why not
 
 
 class Jobs:

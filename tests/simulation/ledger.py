@@ -20,10 +20,14 @@ class Ledger:
     def __init__(self) -> None:
         self._committed: dict[str, dict[Transaction, tuple[str, ...]]] = {}  # by job
 
-    def commit(self, task: SimulatedTask, checkpoint_id: int, splits: Sequence[str]) -> str:
-        """Returns what is wrong. A transaction that is committed already stays as it is."""
+    def commit(
+        self, task: SimulatedTask, subtask: int, checkpoint_id: int, splits: Sequence[str]
+    ) -> str:
+        """`subtask`: that has read the splits. Returns what is wrong. A transaction that is
+        committed already stays as it is.
+        """
         committed = self._committed.setdefault(task.job_id, {})
-        transaction = (task.vertex.vertex.vertex_id, task.subtask, checkpoint_id)
+        transaction = (task.vertex.vertex.vertex_id, subtask, checkpoint_id)
         if transaction not in committed:
             committed[transaction] = tuple(splits)
             count = Counter(split for splits in committed.values() for split in splits)

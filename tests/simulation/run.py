@@ -13,6 +13,8 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
+from random import Random
 
 import click
 
@@ -37,6 +39,8 @@ def simulate(seed: int) -> Outcome:
     """Raises SimulationFailed."""
     with Cluster(seed) as cluster:
         random = cluster.world.random
+        # Apart from the world's: a seed without them has the same history as if there were none.
+        scales = Random(f"scales of seed {seed}")
         for _ in range(random.randint(1, 4)):
             submitted = cluster.draw_job()
             begin_s = random.uniform(0.0, FAULTS_UNTIL_S * 0.6)
@@ -46,6 +50,10 @@ def simulate(seed: int) -> Outcome:
                     begin_s + random.uniform(0.1, 20.0),
                     lambda submitted=submitted: cluster.cancel(submitted),
                 )
+            if scales.random() < 0.6:
+                for _ in range(scales.randint(1, 6)):
+                    at_s, parallelism = begin_s + scales.uniform(1.0, 25.0), scales.randint(1, 4)
+                    cluster.at(at_s, partial(cluster.scale, submitted, parallelism))
         schedule(cluster, *draw_faults(cluster, FAULTS_UNTIL_S))
         follow_progress(cluster)
         cluster.run(FAULTS_UNTIL_S)

@@ -25,11 +25,16 @@ class Snapshots:
         self._cluster = cluster
         # By job and checkpoint: who has a part in it.
         self._taken: dict[tuple[str, int], dict[Subtask, int]] = {}
+        # By job, checkpoint and vertex.
+        self._parallelism: dict[tuple[str, int, str], int] = {}
+        self.rescaled = 0  # tasks that have restored the state of another parallelism
         self.begun_from: dict[str, int] = {}  # the checkpoint that each job has restored last
 
     def taken(self, task: SimulatedTask, checkpoint_id: int) -> None:
         parts = self._taken.setdefault((task.job_id, checkpoint_id), {})
         parts[subtask_of(task)] = task.attempt
+        vertex = task.vertex.vertex
+        self._parallelism[task.job_id, checkpoint_id, vertex.vertex_id] = vertex.parallelism
 
     def has_part(self, task: SimulatedTask, checkpoint_id: int) -> bool:
         """Whether this attempt has."""
@@ -62,6 +67,12 @@ class Snapshots:
                 f"task {task.attempt_id} starts with files of checkpoint {latest} that are gone:"
                 f" {gone}"
             )
+        vertex = task.vertex.vertex
+        before = self._parallelism.get((job_id, latest, vertex.vertex_id), vertex.parallelism)
+        if before != vertex.parallelism:
+            self.rescaled += 1
+            if restored.checkpoint_id in (0, latest):
+                return ""  # the parts of all subtasks are dealt
         if restored.checkpoint_id != (latest if has_part else 0):
             return (
                 f"task {task.attempt_id} starts with its state of checkpoint"

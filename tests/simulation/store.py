@@ -20,8 +20,10 @@ from dispatcher.core.records import (
     Record,
 )
 from dispatcher.job_store import JobStore, NotWritten
+from firesteel._proto import job_master_pb2
 from firesteel.common.checkpoints.state import CompleteCheckpoint
-from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.ids import JobId, JobMasterId, VertexId
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import JobStatus
 from tests.simulation.world import SimulatedProcess, World
 
@@ -44,9 +46,18 @@ class Disk:
         self.epoch = 0  # of the latest Dispatcher that has taken it over
         self.by_id: dict[JobId, StoredJob] = {}
         self.checkpoints: dict[JobId, list[int]] = {}  # complete ones, oldest first, by job
+        # All parallelisms that jobs were given, oldest first.
+        self.parallelism: dict[JobId, list[job_master_pb2.JobParallelism]] = {}
         self.on_checkpoint: list[Callable[[JobId], None]] = []  # one is complete
         self.failing_writes = 0.0  # probability that a write fails and nothing is written
         self.lost_answers = 0.0  # probability that a write succeeds and seems to have failed
+
+    def rescales(self, graph: JobGraph) -> list[JobGraph]:
+        """The graph with each parallelism that was stored, the last one last."""
+        return [
+            graph.with_parallelism({VertexId(v): n for v, n in stored.by_vertex.items()})
+            for stored in self.parallelism.get(graph.job_id, [])
+        ]
 
     def ended(self, job_id: JobId) -> bool:
         return job_id in self.by_id and self.by_id[job_id].status.globally_terminal
@@ -136,6 +147,23 @@ class JudgedJobStore(JobStore):
             committed.append(checkpoint.checkpoint_id)
             for heard in disk.on_checkpoint:
                 heard(job_id)
+        self._answer()
+
+    def commit_parallelism(self, job_id: JobId, epoch: int, parallelism: bytes) -> None:
+        disk = self._disk
+        if disk.failing_writes and disk.world.chance(disk.failing_writes):
+            disk.world.note(self._process.name, "the disk: a parallelism is not written")
+            raise NotWritten("disk I/O error")
+        super().commit_parallelism(job_id, epoch, parallelism)
+        self._judge("a parallelism")
+        stored = job_master_pb2.JobParallelism.FromString(parallelism)
+        earlier = disk.parallelism.setdefault(job_id, [])
+        if epoch < disk.by_id[job_id].epoch or (earlier and stored.version < earlier[-1].version):
+            raise disk.world.failed(
+                f"job {job_id}: a JobMaster with epoch {epoch} has stored {stored} after {earlier}"
+            )
+        if not earlier or stored != earlier[-1]:
+            earlier.append(stored)
         self._answer()
 
     def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:

@@ -22,7 +22,7 @@ from firesteel.common.checkpoints.state import (
 from firesteel.common.checkpoints.storage import METADATA
 from firesteel.common.config import options
 from firesteel.common.ids import JobId
-from firesteel.common.key_groups import key_group_range
+from firesteel.common.key_groups import KeyGroupRange, key_group_range
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -41,7 +41,11 @@ class Tables:
         self._names: list[str] = []
         self._made = 0
 
-    def restore(self, handle: DatabaseHandle) -> None:
+    def restore(self, handles: tuple[DatabaseHandle, ...]) -> None:
+        """Starts new tables if several subtasks had written these."""
+        if len(handles) != 1 or handles[0].key_groups != self._key_groups:
+            return
+        (handle,) = handles
         self._by_checkpoint[handle.checkpoint_id] = {
             name: file for name, file in handle.tables if is_shared(file.path)
         }
@@ -50,7 +54,7 @@ class Tables:
 
     def write(self, checkpoint_id: int, base: int) -> DatabaseHandle:
         """`base`: 0 for none."""
-        task, vertex = self._task, self._task.vertex.vertex
+        task = self._task
         if self._cluster.world.chance(_MERGED):
             self._names = []
         self._names.append(str(self._made))
@@ -67,11 +71,16 @@ class Tables:
         )
         return DatabaseHandle(
             checkpoint_id=checkpoint_id,
-            key_groups=key_group_range(task.subtask, vertex.parallelism, vertex.max_parallelism),
+            key_groups=self._key_groups,
             tables=tuple(DatabaseFile(*table) for table in tables.items()),
             rest=self._new(f"chk-{checkpoint_id}/{task.attempt_id}-database"),
             new_bytes=1,
         )
+
+    @property
+    def _key_groups(self) -> KeyGroupRange:
+        vertex = self._task.vertex.vertex
+        return key_group_range(self._task.subtask, vertex.parallelism, vertex.max_parallelism)
 
     def give_up(self, handle: DatabaseHandle) -> None:
         """A task deletes what it has written if its part of the checkpoint fails."""

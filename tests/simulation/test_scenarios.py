@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tests.simulation.faults import (
     at,
     schedule,
 )
+from tests.simulation.loop import START_S
 from tests.simulation.stories import (
     REST_S,
     batch_job,
@@ -298,3 +300,44 @@ def test_a_drain_uses_no_restart_whichever_process_dies(
             assert len(now) == 2 and len(before & now) == 1
         cluster.rest(REST_S)
         assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("victim", [None, Victim.JOB_MASTER, Victim.DISPATCHER])
+@pytest.mark.parametrize("seed", long_after(4, range(20)))
+def test_a_rescaled_job_reads_each_split_once_whichever_process_dies(
+    tmp_path: Path, seed: int, victim: Victim | None
+) -> None:
+    """The victim dies at any step of the second of three changes; no restart is used up."""
+    submitted = bounded_job(attempts=0, checkpoints=tmp_path, splits=200)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        for when_s, parallelism in ((6.0, 4), (12.0, 1), (24.0, 2)):
+            cluster.at(when_s, partial(cluster.scale, submitted, parallelism))
+        if victim is not None:
+            schedule(cluster, at(12.0 + 0.15 * seed, Kill(victim=victim)))
+        cluster.run(40.0)
+        cluster.rest(REST_S)
+        job_id = submitted.graph.job_id
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        stored = [set(each.by_vertex.values()) for each in cluster.store.parallelism[job_id]]
+        assert stored in ([{4}, {1}, {2}], [{4}, {2}]), submitted.not_rescaled
+        if victim is None:
+            assert submitted.rescaled == [4, 1, 2]
+
+
+@pytest.mark.parametrize("seed", long_after(3, range(12)))
+def test_a_task_that_fails_at_once_restores_the_old_parallelism(tmp_path: Path, seed: int) -> None:
+    submitted = bounded_job(attempts=0, checkpoints=tmp_path, splits=200)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        cluster.at(6.0, lambda: cluster.scale(submitted, 4))
+        while not cluster.checkers.started_again:
+            cluster.run(0.01)
+        schedule(cluster, (cluster.world.now - START_S, Kill(victim=Victim.SLOT_PROCESS)))
+        cluster.rest(REST_S)
+        job_id = submitted.graph.job_id
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        parallelism = cluster.store.parallelism[job_id]
+        assert len(parallelism) == 2 and sorted(parallelism[-1].by_vertex.values()) == [2, 3]
+        (why,) = submitted.not_rescaled
+        assert "the old one is restored" in why

@@ -17,6 +17,7 @@ from firesteel.client.cli.logs import logs
 from firesteel.client.cli.package import package
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
+from firesteel.client.cli.scale import scale
 from firesteel.client.cli.task_executors import stop_task_executor
 from firesteel.client.cli.token import audit, token
 from firesteel.client.signals import INTERRUPTED, repeating_lost_interrupts
@@ -33,6 +34,7 @@ Examples:
   firesteel logs --follow JOB                  follow the logs until the job ends
   firesteel inspect JOB --vertex MAP --rows 5  show rows that a task sends
   firesteel dashboard                          open the dashboard in a browser
+  firesteel scale JOB --parallelism 4          give a running job more subtasks
   firesteel cancel JOB
   firesteel remove JOB                         delete an ended job with its results
   firesteel cluster stop
@@ -94,6 +96,7 @@ for command in (
     savepoint,
     checkpoint,
     stop,
+    scale,
     cancel,
     remove,
     stop_task_executor,

@@ -65,6 +65,7 @@ class Reason(Enum):
     SLOT_INSPECTED = auto()
     TASK_NOT_INSPECTED = auto()
     INSPECTION_LOST = auto()
+    JOB_NOT_RESCALED = auto()
     STORE_UNAVAILABLE = auto()
     OUTCOME_UNKNOWN = auto()
     STORAGE_UNAVAILABLE = auto()
@@ -116,6 +117,7 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.SLOT_INSPECTED: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.TASK_NOT_INSPECTED: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.INSPECTION_LOST: grpc.StatusCode.DEADLINE_EXCEEDED,
+        Reason.JOB_NOT_RESCALED: grpc.StatusCode.FAILED_PRECONDITION,
         Reason.STORE_UNAVAILABLE: grpc.StatusCode.RESOURCE_EXHAUSTED,
         Reason.OUTCOME_UNKNOWN: grpc.StatusCode.UNAVAILABLE,
         Reason.STORAGE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,

@@ -75,6 +75,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "CancelJob": _people(Role.OPERATOR),
             "TakeCheckpoint": _people(Role.OPERATOR),
             "AwaitCheckpoint": _people(Role.VIEWER),
+            "RescaleJob": _people(Role.OPERATOR),
             "DisposeSavepoint": _people(Role.OPERATOR),
             "InspectTask": _people(Role.OPERATOR),
             "DumpThreads": _people(Role.OPERATOR),
@@ -89,6 +90,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "ConnectJobMaster": _processes(Role.JOB_MASTER),
             "AppendResults": _processes(Role.JOB_MASTER),
             "CommitCheckpoint": _processes(Role.JOB_MASTER),
+            "CommitParallelism": _processes(Role.JOB_MASTER),
         },
         f"{_PACKAGE}.Access": {
             "WhoAmI": _people(Role.VIEWER),
@@ -109,6 +111,7 @@ METHODS: Final[Mapping[str, Access]] = {
             "ConnectTaskExecutor": _processes(Role.TASK_EXECUTOR),
             "CancelJob": _processes(Role.DISPATCHER),
             "TakeCheckpoint": _processes(Role.DISPATCHER),
+            "RescaleJob": _processes(Role.DISPATCHER),
             "InspectTask": _processes(Role.DISPATCHER),
             "AwaitCheckpoint": _processes(Role.DISPATCHER),
             "GetJobDetails": _processes(Role.DISPATCHER),

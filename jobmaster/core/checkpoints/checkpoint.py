@@ -54,6 +54,7 @@ class Checkpoint:
     savepoint_path: str = ""  # the savepoint's directory
     stops: bool = False  # the job ends with it
     drains: bool = False  # it is the last one: all tasks have processed all their data
+    rescales: bool = False  # the job restarts from it with a different parallelism
     snapshots: dict[AttemptId, Snapshot] = field(default_factory=dict)
     state: CheckpointState = CheckpointState.COLLECTING
     ended_at: float | None = None

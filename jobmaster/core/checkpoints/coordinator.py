@@ -17,6 +17,9 @@ process that had written some died, they are deleted once a later checkpoint is 
 * If a job was being stopped when its master died, the next master stops it: tasks remember it.
 * A job is drained by ending its sources; the savepoint is its last checkpoint. If the savepoint
   fails, the job fails, because its sources have ended.
+* A checkpoint from which the job restarts with a different parallelism starts after all others
+  have ended, and no other one follows it until `release`. It is aligned and exactly-once, like a
+  savepoint.
 * After a savepoint that stops the job without draining, sources wait: when it is complete, all
   tasks end; when it is abandoned, they continue. No other checkpoint is triggered until then.
 * A task that finishes before it has acknowledged fails the checkpoint immediately (spec 001).
@@ -110,6 +113,7 @@ class CheckpointCoordinator:
         self._stopped = False  # a savepoint that ends the job is complete
         # Waits until all tasks have processed their data.
         self._draining: CheckpointRequested | None = None
+        self._held = False  # the job is about to restart from its latest checkpoint
         self._due: float | None = None  # when the next periodic checkpoint may start
         self._data_ended: set[AttemptId] = set()  # tasks that have processed all their data
 
@@ -315,6 +319,8 @@ class CheckpointCoordinator:
             return [_refusal(request, "the job does not run")]
         if self._draining is not None or self._stopped:
             return [_refusal(request, "the job is being stopped")]
+        if self._held and request.stops:
+            return [_refusal(request, "the job is being rescaled; try again in a moment")]
         if request.drains:
             return self._drain(request, now)
         self._requests.append(request)
@@ -376,8 +382,20 @@ class CheckpointCoordinator:
         return commands
 
     @property
+    def held(self) -> bool:
+        """Whether no checkpoint starts, because the job is about to restart from the latest."""
+        return self._held
+
+    def release(self, now: float) -> list[Command]:
+        """Lets other checkpoints follow the one from which the job was to restart."""
+        self._held = False
+        return self._begin_requested(now)
+
+    @property
     def _may_begin(self) -> bool:
-        if not self._running or self.ends_the_job:
+        if not self._running or self._held or self.ends_the_job:
+            return False
+        if self._requests and self._requests[0].rescales and self._pending:
             return False
         return len(self._pending) < self._settings.max_concurrent
 
@@ -408,14 +426,19 @@ class CheckpointCoordinator:
             savepoint_path=request.savepoint_path if request is not None else "",
             stops=request is not None and request.stops and not request.drains,
             drains=request is not None and request.drains,
+            rescales=request is not None and request.rescales,
         )
+        self._held = self._held or checkpoint.rescales
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint
         base = None
         if settings.incremental and kind is Kind.CHECKPOINT:
             base = 0 if request is not None and request.full else self._base()
         self.shared.begun(checkpoint.checkpoint_id, base or 0)
-        overtakes = settings.unaligned and kind is Kind.CHECKPOINT
+        # A different parallelism cannot be restored from in-flight data, nor from subtasks that
+        # have reached different event times.
+        aligns = kind is Kind.SAVEPOINT or checkpoint.rescales
+        overtakes = settings.unaligned and not aligns
         splits = {e.attempt_id: self._coordinators.assigned(e) for e in plan.to_trigger}
         return [
             TriggerCheckpoint(
@@ -425,15 +448,13 @@ class CheckpointCoordinator:
                 savepoint=kind is Kind.SAVEPOINT,
                 attempt_ids=attempt_ids,
                 splits={a: splits[a] for a in attempt_ids if splits[a]},
-                # A savepoint contains no in-flight data, so that it can be restored at a different
-                # parallelism. It is always exactly-once.
                 unaligned=overtakes and not settings.aligned_timeout_s,
                 aligned_timeout_ms=(
                     round(settings.aligned_timeout_s * 1000)
                     if overtakes and settings.aligned_timeout_s
                     else None
                 ),
-                at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
+                at_least_once=settings.at_least_once and not aligns,
                 stops=checkpoint.stops,
                 savepoint_path=checkpoint.savepoint_path if checkpoint.stops else "",
                 base=base,
@@ -598,8 +619,8 @@ class CheckpointCoordinator:
     def _fail(
         self, checkpoint: Checkpoint, cause: str, now: float, *, counts: bool = False
     ) -> list[Command]:
-        """With `counts`, counts towards the failures that the job tolerates; savepoints never
-        do.
+        """With `counts`, counts towards the failures that the job tolerates. Savepoints never do,
+        nor checkpoints to restart with a different parallelism.
         """
         del self._pending[checkpoint.checkpoint_id]
         checkpoint.become(CheckpointState.FAILED)
@@ -611,7 +632,7 @@ class CheckpointCoordinator:
         files = (path for snapshot in checkpoint.snapshots.values() for path in snapshot.files)
         if checkpoint.drains and self._running:
             self.failure = f"{checkpoint}, with which the job was to end, failed: {cause}"
-        elif counts and checkpoint.kind is Kind.CHECKPOINT:
+        elif counts and checkpoint.kind is Kind.CHECKPOINT and not checkpoint.rescales:
             self.failed_in_a_row += 1
             if self.failed_in_a_row > self._settings.tolerable_failures:
                 self.failure = f"{checkpoint} failed: {cause}"

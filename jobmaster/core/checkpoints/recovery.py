@@ -39,6 +39,7 @@ class Recovery:
     statuses: Sequence[StatusChange] = ()
     failures: Sequence[Failure] = ()
     warnings: Sequence[str] = ()
+    parallelism_version: int = 0  # of the stored parallelism, which the graph has
     claimed: CompleteCheckpoint | None = None  # taken by another job; owned by this one from now on
 
     @property

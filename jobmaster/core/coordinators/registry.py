@@ -47,6 +47,10 @@ class Coordinators:
         }
         return cls(by_operator, WatermarkAlignment.of(job_graph))
 
+    def rescale(self, job_graph: JobGraph) -> None:
+        """Follows the parallelism of the graph. All tasks have ended."""
+        self.alignment = WatermarkAlignment.of(job_graph)
+
     @property
     def ready(self) -> bool:
         """Whether all coordinators let the job start."""

@@ -2,7 +2,13 @@
 002).
 """
 
-from jobmaster.core.execution_graph.graph import ExecutionGraph, InvalidJobGraph, build, share_slots
+from jobmaster.core.execution_graph.graph import (
+    ExecutionGraph,
+    InvalidJobGraph,
+    build,
+    share_slots,
+    slot_profiles,
+)
 from jobmaster.core.execution_graph.vertex import (
     Execution,
     ExecutionJobVertex,
@@ -21,4 +27,5 @@ __all__ = [
     "InvalidJobGraph",
     "build",
     "share_slots",
+    "slot_profiles",
 ]

@@ -12,10 +12,10 @@ group, so they always share slots.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from firesteel.common.ids import AttemptId, IdSource, ResultId, VertexId
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.job_graph import JobGraph, JobVertex
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState, JobEvent, JobStatus, next_job_status
 from jobmaster.core.execution_graph.vertex import (
@@ -171,6 +171,29 @@ class ExecutionGraph:
             for result in self.outputs_of(vertex.job_vertex.vertex.vertex_id):
                 result.lost.discard(vertex.subtask)
 
+    def rescale(self, by_vertex: Mapping[VertexId, int], ids: IdSource, now_ms: int) -> None:
+        """Changes the parallelism of these vertices, and creates a new attempt for each subtask of
+        the job. All attempts must have ended, and their slots are released. New attempts of a
+        vertex have higher numbers than any before, including those of subtasks that are removed.
+        """
+        groups = (vertex.group for vertex in self.execution_vertices())
+        previous = {group.key: group for group in groups if group is not None}
+        self.job_graph = self.job_graph.with_parallelism(by_vertex)
+        created = StateChange(ExecutionState.CREATED, now_ms)
+        self.attempts.clear()
+        for job_vertex, vertex in zip(self.vertices, self.job_graph.vertices, strict=True):
+            number = max(v.current.attempt + 1 for v in job_vertex.vertices)
+            job_vertex.resize(vertex, ids, created, max(number, self.first_attempt))
+            for execution_vertex in job_vertex.vertices:
+                self.attempts[execution_vertex.current.attempt_id] = execution_vertex.current
+        for result in self.results:
+            result.resize()
+        for group in share_slots(self):
+            if (before := previous.get(group.key)) is not None:
+                assert not before.wanted, f"{before.key} still has a slot: {self}"
+                group.previous_allocation_id = before.previous_allocation_id
+                group.previous_task_executor_id = before.previous_task_executor_id
+
     @property
     def end_ms(self) -> int:
         """When the job reached its terminal state; 0 if it has not."""
@@ -263,23 +286,31 @@ def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
     """
     _check_co_location(graph)
     families = graph.sharing
+    families.clear()
     for job_vertex in graph.vertices:
         vertex = job_vertex.vertex
         families.setdefault((vertex.slot_sharing_group, vertex.resource_group), []).append(
             job_vertex
         )
     groups: list[ExecutionSlotSharingGroup] = []
-    for (sharing, resource), job_vertices in families.items():
-        profiles = _Profiles(job_vertices)
-        for subtask in range(max(job_vertex.parallelism for job_vertex in job_vertices)):
-            group = ExecutionSlotSharingGroup(
-                GroupKey(sharing, resource, subtask), profiles(subtask)
-            )
-            for job_vertex in job_vertices:
-                if subtask < job_vertex.parallelism:
-                    job_vertex.vertices[subtask].group = group
-            groups.append(group)
+    for key, profile in slot_profiles(graph.job_graph.vertices):
+        group = ExecutionSlotSharingGroup(key, profile)
+        for job_vertex in families[key.slot_sharing_group, key.resource_group]:
+            if key.subtask < job_vertex.parallelism:
+                job_vertex.vertices[key.subtask].group = group
+        groups.append(group)
     return groups
+
+
+def slot_profiles(vertices: Iterable[JobVertex]) -> Iterator[tuple[GroupKey, ResourceProfile]]:
+    """Yields the groups of subtasks that share a slot, with the profile of the slot."""
+    families: dict[tuple[str, str], list[JobVertex]] = {}
+    for vertex in vertices:
+        families.setdefault((vertex.slot_sharing_group, vertex.resource_group), []).append(vertex)
+    for (sharing, resource), members in families.items():
+        profiles = _Profiles(members)
+        for subtask in range(max(vertex.parallelism for vertex in members)):
+            yield GroupKey(sharing, resource, subtask), profiles(subtask)
 
 
 class _Profiles:
@@ -287,20 +318,20 @@ class _Profiles:
     computed once per range.
     """
 
-    def __init__(self, job_vertices: list[ExecutionJobVertex]) -> None:
-        self._job_vertices = job_vertices
+    def __init__(self, vertices: list[JobVertex]) -> None:
+        self._vertices = vertices
         self._cache: dict[int, ResourceProfile] = {}
 
     def __call__(self, subtask: int) -> ResourceProfile:
         # The smallest parallelism above the subtask identifies all subtasks with the same set of
         # vertices.
-        bound = min(v.parallelism for v in self._job_vertices if v.parallelism > subtask)
+        bound = min(v.parallelism for v in self._vertices if v.parallelism > subtask)
         profile = self._cache.get(bound)
         if profile is None:
             profile = UNKNOWN
-            for job_vertex in self._job_vertices:
-                if job_vertex.parallelism > subtask:
-                    profile = profile + job_vertex.vertex.resources
+            for vertex in self._vertices:
+                if vertex.parallelism > subtask:
+                    profile = profile + vertex.resources
             self._cache[bound] = profile
         return profile
 

@@ -16,7 +16,7 @@ import itertools
 from enum import Enum
 from typing import NamedTuple
 
-from firesteel.common.ids import AttemptId
+from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.job_graph import (
     DistributionPattern,
     JobEdge,
@@ -232,6 +232,29 @@ class ExecutionJobVertex:
             change = self._last_change = StateChange(new, now_ms)
         return change
 
+    def resize(self, vertex: JobVertex, ids: IdSource, created: StateChange, number: int) -> None:
+        """Creates a new attempt, with at least this number, of each subtask of `vertex`, which is
+        this one with another parallelism. All current attempts have ended.
+        """
+        self.vertex = vertex
+        by_state = self._job_counts.by_state
+        for execution_vertex in self.vertices[vertex.parallelism :]:
+            state = execution_vertex.current.state._value_
+            self.counts[state] -= 1
+            by_state[state] -= 1
+        del self.vertices[vertex.parallelism :]
+        for execution_vertex in self.vertices:
+            execution_vertex.new_attempt(AttemptId(ids.next(AttemptId)), created, first=number)
+        for subtask in range(len(self.vertices), vertex.parallelism):
+            attempt_id = AttemptId(ids.next(AttemptId))
+            self.vertices.append(
+                ExecutionVertex(self, subtask, attempt_id, created, first_attempt=number)
+            )
+            self.counts[CREATED._value_] += 1
+            by_state[CREATED._value_] += 1
+            self._job_counts.live += 1
+        self._job_counts.version += 1
+
     @property
     def aggregate_state(self) -> ExecutionState:
         """The state of the vertex as a whole: the worst state of its subtasks, or else the least
@@ -288,8 +311,14 @@ class IntermediateResult:
         # Producers whose partitions of a BLOCKING result must not be read: they are unreadable or
         # about to be produced again.
         self.lost: set[int] = set()
+        self.partitions: list[IntermediateResultPartition] = []
+        self.resize()
+
+    def resize(self) -> None:
+        """Follows the number of producers."""
+        self.lost.clear()
         self.partitions = [
-            IntermediateResultPartition(self, vertex) for vertex in producer.vertices
+            IntermediateResultPartition(self, vertex) for vertex in self.producer.vertices
         ]
 
     def consumers_of(self, producer: int) -> range:

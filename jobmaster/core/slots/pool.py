@@ -66,6 +66,7 @@ class SlotPool:
         self._reserved: Counter[ResourceProfile] = Counter()  # numbers of offers to keep for later
         self._left: list[Slot] = []  # slots of vacated TaskExecutors, to be freed
         self.pending_count = 0  # groups that wait for a slot
+        self.keeps_idle = False  # idle slots are kept for a restart that needs more of them
         self._changed = False  # requirements changed since `take_requirements`
         self._taken: dict[ResourceProfile, int] = {}  # the last declaration
         self._steps: deque[_Step] = deque(maxlen=_STORY_STEPS)  # events of all slots
@@ -135,6 +136,22 @@ class SlotPool:
         for slot in slots:
             self._reserved[slot.requirement] += 1
             self._require(slot.requirement, 1)
+
+    def reserve_up_to(self, profiles: Iterable[ResourceProfile]) -> None:
+        """Reserves what is missing until there is a slot for each of these, including slots that
+        are held, idle or reserved.
+        """
+        missing = Counter(profiles)
+        missing.subtract(slot.requirement for slot in self.slots.values())
+        missing.subtract(self._reserved)
+        for profile, count in (+missing).items():
+            self._reserved[profile] += count
+            self._require(profile, count)
+
+    @property
+    def vacates(self) -> bool:
+        """Whether a TaskExecutor with slots of the job is to stop."""
+        return any(each in self._by_task_executor for each in self._vacated)
 
     def reserve_nothing(self) -> None:
         for profile, count in self._reserved.items():
@@ -268,7 +285,7 @@ class SlotPool:
     # ---- delayed release
 
     def next_deadline(self) -> float | None:
-        if not self._idle:
+        if not self._idle or self.keeps_idle:
             return None
         first = next(iter(self._idle.values()))
         assert first.idle_since is not None
@@ -279,14 +296,21 @@ class SlotPool:
         requirements, then frees them.
         """
         expired = []
-        for slot in self._idle.values():
+        for slot in self._idle.values() if not self.keeps_idle else ():
             assert slot.idle_since is not None
             if slot.idle_since + self._idle_timeout_s > now:
                 break
             expired.append(slot)
+        return self._release(expired, now, "idle for too long")
+
+    def release_all_idle(self, now: float) -> list[Slot]:
+        """Removes and returns all idle slots, as `release_idle` does."""
+        return self._release(list(self._idle.values()), now, "surplus")
+
+    def _release(self, expired: list[Slot], now: float, why: str) -> list[Slot]:
         for slot in expired:
             self._drop(slot.allocation_id)
-            self._steps.append(_Step(now, slot.allocation_id, "idle for too long", ""))
+            self._steps.append(_Step(now, slot.allocation_id, why, ""))
         return expired
 
     def clear(self, now: float) -> list[Slot]:

@@ -13,7 +13,7 @@ class SlotWait:
         self._pool = pool
         self._timeout_s = timeout_s
         self._since: float | None = None  # None: no slot is missing
-        self._shortage = ""  # the ResourceManager's last explanation
+        self.shortage = ""  # the ResourceManager's last explanation
 
     def update(self, now: float, *, missing: bool) -> None:
         """Starts the wait when slots are first missing, and ends it when they are not."""
@@ -24,7 +24,7 @@ class SlotWait:
 
     def explain(self, shortage: str) -> None:
         """Records why the ResourceManager cannot provide the slots."""
-        self._shortage = shortage
+        self.shortage = shortage
 
     def deadline(self) -> float | None:
         return None if self._since is None else self._since + self._timeout_s
@@ -40,7 +40,7 @@ class SlotWait:
         if self._since is None:
             return ""
         missing = self._pool.pending_count
-        why = f": {self._shortage}" if self._shortage else ""
+        why = f": {self.shortage}" if self.shortage else ""
         return (
             f"{missing} more slot{'s' if missing != 1 else ''} (for {now - self._since:.0f} s){why}"
         )
@@ -48,7 +48,7 @@ class SlotWait:
     def failure(self) -> str:
         """Returns why a job that has waited too long fails, and the remedy."""
         needed = sum(requirement.count for requirement in self._pool.requirements())
-        why = self._shortage or "the ResourceManager gave no reason; check that it is reachable"
+        why = self.shortage or "the ResourceManager gave no reason; check that it is reachable"
         return (
             f"{self._pool.pending_count} of the {needed} slots that the job needs are still "
             f"missing after {self._timeout_s:g} s (slot.request.timeout): {why}. "

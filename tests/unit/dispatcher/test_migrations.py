@@ -39,6 +39,7 @@ def test_a_store_of_the_version_before_gets_the_tables_of_a_new_one(tmp_path: Pa
         connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN owner")
         connection.exec_driver_sql("ALTER TABLE tokens DROP COLUMN own_jobs")
         connection.exec_driver_sql("ALTER TABLE audit DROP COLUMN count")
+        connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN parallelism")
         migrations.set_version(connection, "0010")
     engine.dispose()
     store = JobStore(JobStore.sqlite_url(old))

@@ -1,0 +1,91 @@
+"""A job with a sink of every kind is rescaled under load, and masters die on the way; the ledger is
+right all the time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firesteel import Environment
+from firesteel.client.job_details import JobDetails
+from firesteel.common.failpoints import Failpoint
+from firesteel.errors import FiresteelError
+from tests.waiting import eventually
+
+from .conftest import Session, attempt_ids, firesteel, running
+from .exactly_once import ExactlyOnceJob, exactly_once_job
+from .jobs import endless
+
+
+def parallelism(details: JobDetails) -> set[int]:
+    """That of the vertices that a request may change."""
+    return {v.parallelism for v in details.vertices if "commit" not in v.name}
+
+
+def await_parallelism(session: Session, job: ExactlyOnceJob, wanted: int) -> None:
+    def has_it(details: JobDetails) -> bool:
+        return running(details) and parallelism(details) == {wanted}
+
+    session.wait_until(job.job_id, has_it)
+    job.progress(f"parallelism {wanted}")
+
+
+def test_rows_count_once_while_a_job_is_rescaled_and_masters_die(
+    session: Session, tmp_path: Path, postgres: str, failpoints: Path
+) -> None:
+    with exactly_once_job(session, tmp_path, postgres) as job:
+        job.progress("the start")
+        done = firesteel("scale", "-m", session.address, job.job_id, "--parallelism", "4")
+        assert done.returncode == 0, done.stderr
+        assert ": 2 -> 4" in done.stdout
+        await_parallelism(session, job, 4)
+
+        dies_at(session, job, failpoints, Failpoint.PARALLELISM_BEFORE)
+        await_parallelism(session, job, 4)
+        dies_at(session, job, failpoints, Failpoint.PARALLELISM_AFTER)
+        await_parallelism(session, job, 1)
+
+        (failpoints / Failpoint.PARALLELISM_COMMITTED.value).touch()
+        with pytest.raises(FiresteelError):  # the Dispatcher dies, and the JobMaster continues
+            session.client.rescale(job.job_id, 2)
+        await_parallelism(session, job, 2)
+        job.await_few_checkpoints()
+    session.wait_until_all_slots_are_free()
+
+
+def dies_at(session: Session, job: ExactlyOnceJob, failpoints: Path, point: Failpoint) -> None:
+    """The JobMaster dies at this point while it rescales the job to parallelism 1."""
+    armed = failpoints / point.value
+    armed.touch()
+    try:
+        with pytest.raises(FiresteelError, match="the old or the new parallelism"):
+            session.client.rescale(job.job_id, 1)
+        assert not armed.exists()
+    finally:
+        armed.unlink(missing_ok=True)
+
+
+def test_a_job_that_cannot_be_rescaled_says_why(session: Session, tmp_path: Path) -> None:
+    without = session.submit(endless(2))
+    session.wait_until(without, running)
+    refused = firesteel("scale", "-m", session.address, without, "-p", "4")
+    assert refused.returncode == 1 and "takes no checkpoints" in refused.stderr
+    unknown = firesteel("scale", "-m", session.address, without, "--vertex", "Discrad=2")
+    assert "did you mean 'Discard'" in unknown.stderr
+    session.client.cancel(without)
+    session.wait_until_all_slots_are_free()
+
+    checkpoints = {
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.dir": str(tmp_path),
+    }
+    env: Environment = endless(2)
+    job_id = session.submit(env, **{k.replace(".", "__"): v for k, v in checkpoints.items()})
+    before = session.wait_until(job_id, running)
+    missing = firesteel("scale", "-m", session.address, job_id, "-p", "6", "--timeout", "1")
+    assert missing.returncode == 1 and "2 more slots did not become available" in missing.stderr
+    after = session.client.job_details(job_id)
+    assert running(after) and attempt_ids(after) == attempt_ids(before)
+    eventually(lambda: session.free_slots() == 2, "the slots are returned")
