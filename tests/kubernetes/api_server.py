@@ -249,7 +249,7 @@ class ApiServer:
             return web.json_response(self._list(request, route))
         body = await _body(request)
         query = request.query
-        manager = query.get("fieldManager") or request.headers.get("User-Agent", "").split("/")[0]
+        manager = _manager(request)
         dry_run = query.get("dryRun") == "All"
         if route.subresource not in ("", "status"):
             return await self._execute_subresource(request, route, verb, body)
@@ -397,7 +397,8 @@ class ApiServer:
                 current["spec"]["replicas"] = replicas
                 return current
 
-            found = self.registry.patch(route.kind, route.namespace, route.name, scaled)
+            where = (route.kind, route.namespace, route.name)
+            found = self.registry.patch(*where, scaled, _manager(request))
         return _scale_of(found)
 
     def _evict(self, pod: Object, options: Object) -> None:
@@ -507,7 +508,15 @@ def _verb(request: web.Request, route: Route) -> str:
             raise Failure(405, "MethodNotAllowed", f"{method} is not supported")
 
 
+def _manager(request: web.Request) -> str:
+    agent = request.headers.get("User-Agent", "")
+    return request.query.get("fieldManager") or agent.partition("/")[0]
+
+
 async def _body(request: web.Request) -> Any:
+    if "protobuf" in request.content_type or "cbor" in request.content_type:
+        message = f"{request.content_type} is not supported; send JSON"
+        raise Failure(415, "UnsupportedMediaType", message)
     text = await request.text()
     if not text:
         return {}
@@ -515,7 +524,7 @@ async def _body(request: web.Request) -> Any:
         body = yaml.safe_load(text) if request.content_type == _APPLY else json.loads(text)
     except (ValueError, yaml.YAMLError):
         raise bad_request("the body of the request is malformed") from None
-    if not isinstance(body, dict):
+    if not isinstance(body, dict) and request.content_type != "application/json-patch+json":
         raise bad_request("the body of the request is not an object")
     return body
 

@@ -8,8 +8,7 @@ from typing import Any
 from tests.kubernetes.failure import bad_request
 from tests.kubernetes.kinds import Object
 
-# The lists that are merged: by the name of their field, the key of their elements. Fields that are
-# `merge_key` distinguishes lists of the same name by their parents.
+# The lists that are merged: by the name of their field, the key of their elements.
 _KEYS = {
     "conditions": "type",
     "containers": "name",
