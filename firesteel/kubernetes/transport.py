@@ -11,11 +11,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 from yarl import URL
 
 from firesteel import __version__
 from firesteel.kubernetes.access.cluster_access import ClusterAccess
 from firesteel.kubernetes.access.credentials import Credential
+from firesteel.kubernetes.access.proxies import without_password
 from firesteel.kubernetes.access.tls import Contexts
 from firesteel.kubernetes.errors import KubernetesError, Unauthorized, Unavailable, error_of
 from firesteel.kubernetes.resources import Target
@@ -47,51 +49,66 @@ class Transport:
 
     @asynccontextmanager
     async def send(
-        self, request: Request, *, timeout_s: float | None
+        self, request: Request, *, timeout_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields the answer if it is a success. `timeout_s` limits the time until its headers
-        arrive. Raises KubernetesError and KubernetesConfigurationError.
+        arrive, from when there are credentials. Raises KubernetesError and
+        KubernetesConfigurationError.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                response = await self._authenticated(request)
-        except TimeoutError:
-            raise Unavailable(
-                request.target, f"{self._access.server} has not answered within {timeout_s:g} s"
-            ) from None
+        response, _ = await self._opened(request, timeout_s)
         try:
             yield response
         except (aiohttp.ClientError, OSError) as error:  # while the caller reads the body
             raise self._broken(request.target, error) from None
         finally:
-            # A stream that is left early would close its connection politely, over TLS in a while.
-            if response.connection is not None and response.connection.transport is not None:
-                response.connection.transport.abort()
-            response.close()
+            _abort(response)
 
     async def read(self, request: Request, *, timeout_s: float) -> bytes:
-        """Returns the body of the answer."""
+        """Returns the body of the answer, for which `timeout_s` counts as well."""
+        response, deadline = await self._opened(request, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s), self.send(request, timeout_s=None) as response:
+            async with self._limit(request.target, deadline, timeout_s):
                 body = await response.read()
                 response.release()  # keeps the connection
                 return body
-        except TimeoutError:
-            raise Unavailable(
-                request.target, f"{self._access.server} has not answered within {timeout_s:g} s"
-            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._broken(request.target, error) from None
+        finally:
+            _abort(response)
 
-    async def _authenticated(self, request: Request) -> aiohttp.ClientResponse:
-        """Renews the credential and repeats the request if the credential is refused."""
+    async def _opened(
+        self, request: Request, timeout_s: float
+    ) -> tuple[aiohttp.ClientResponse, float]:
+        """Returns the answer and its deadline. If the credential is refused, renews it and repeats
+        the request.
+        """
         credentials = self._access.credentials
         credential = await credentials.current()
         try:
-            return await self._accepted(request, credential)
+            return await self._answered(request, credential, timeout_s)
         except Unauthorized:
             renewed = await credentials.current(credential)
             if renewed == credential:
                 raise
-            return await self._accepted(request, renewed)
+            return await self._answered(request, renewed, timeout_s)
+
+    async def _answered(
+        self, request: Request, credential: Credential, timeout_s: float
+    ) -> tuple[aiohttp.ClientResponse, float]:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        async with self._limit(request.target, deadline, timeout_s):
+            return await self._accepted(request, credential), deadline
+
+    @asynccontextmanager
+    async def _limit(
+        self, target: Target, deadline: float, timeout_s: float
+    ) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                yield
+        except TimeoutError:
+            message = f"{self._access.server} has not answered within {timeout_s:g} s"
+            raise Unavailable(target, message) from None
 
     async def _accepted(self, request: Request, credential: Credential) -> aiohttp.ClientResponse:
         target = request.target
@@ -109,10 +126,17 @@ class Transport:
                 f"the certificate of {self._access.server} cannot be verified"
                 f" ({error.certificate_error}); the authority is that of {self._access.origin}",
             ) from None
+        except aiohttp.ClientHttpProxyError as error:  # its text has the password of the proxy
+            message = f"{self._proxy} answered HTTP {error.status} ({error.message})"
+            raise Unavailable(target, message, executed=False) from None
         except aiohttp.ClientConnectorError as error:
-            raise Unavailable(
-                target, f"no connection to {self._access.server}: {error}", executed=False
-            ) from None
+            through = isinstance(error, aiohttp.ClientProxyConnectionError)
+            to = self._proxy if through else self._access.server
+            reason = error.os_error.strerror or str(error.os_error)
+            raise Unavailable(target, f"no connection to {to}: {reason}", executed=False) from None
+        except aiohttp.ConnectionTimeoutError:
+            message = f"no connection to {self._access.server} within {CONNECT_TIMEOUT_S:g} s"
+            raise Unavailable(target, message, executed=False) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._broken(target, error) from None
         raise error_of(target, response.status, _status(body), retry_after_s=_retry_after(response))
@@ -120,7 +144,8 @@ class Transport:
     async def _sent(self, request: Request, credential: Credential) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                # Some Pythons never end a TLS connection whose peer does not answer.
+                connector=aiohttp.TCPConnector(limit=0, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                 headers={"User-Agent": f"firesteel/{__version__}", "Accept": JSON},
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -144,9 +169,22 @@ class Transport:
             allow_redirects=False,
         )
 
+    @property
+    def _proxy(self) -> str:
+        return f"the proxy {without_password(self._access.proxy or '')}"
+
     def _broken(self, target: Target, error: Exception) -> Unavailable:
         reason = str(error) or type(error).__name__
         return Unavailable(target, f"the connection to {self._access.server} broke: {reason}")
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Ends the connection of an answer that was not read to its end. To close it politely takes a
+    while over TLS.
+    """
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
 
 
 def _status(body: bytes) -> Mapping[str, Any]:

@@ -60,6 +60,7 @@ def _event(target: Target, line: bytes) -> WatchEvent:
             event = WatchEvent(type=WatchEventType(kind), object=content)
             event.resource_version  # noqa: B018  # it has one
             return event
-    except (ValueError, KeyError, TypeError):
+        code = int(content.get("code") or 500)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise Unavailable(target, "a line of the watch is malformed") from None
-    raise error_of(target, int(content.get("code") or 500), content)
+    raise error_of(target, code, content)

@@ -70,7 +70,6 @@ class ApiServer:
         self._pages: dict[str, tuple[int, list[Object]]] = {}
         self._site: web.TCPSite | None = None  # None while the server is away
         self._watches: list[asyncio.Transport] = []
-        self._connections: set[asyncio.Transport] = set()
 
     # ---- life cycle
 
@@ -166,9 +165,10 @@ class ApiServer:
         if self._site is not None:
             await self._site.stop()
             self._site = None
-        for transport in list(self._connections):
-            transport.abort()
-        self._connections.clear()
+        server = self._runner.server
+        for connection in server.connections if server is not None else ():
+            if connection.transport is not None:
+                connection.transport.abort()
 
     async def _stop(self) -> None:
         self._controllers.cancel()
@@ -176,6 +176,7 @@ class ApiServer:
             await self._controllers
         await self._go_away()
         await self._runner.cleanup()
+        await asyncio.sleep(0.05)  # handshakes of clients that have left fail
 
     def _add_node(self, name: str, room: dict[str, str]) -> None:
         node = self.registry.create(BY_NAME["Node"], "", {"metadata": {"name": name}})
@@ -197,8 +198,6 @@ class ApiServer:
     # ---- requests
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        assert request.transport is not None
-        self._connections.add(request.transport)
         try:
             return await self._answer(request)
         except Failure as failure:

@@ -29,7 +29,7 @@ def checked(proxy: str, origin: str) -> str:
     scheme = urlsplit(proxy).scheme
     if scheme not in ("http", "https") or not urlsplit(proxy).hostname:
         raise KubernetesConfigurationError(
-            f"{origin}: {_without_password(proxy)} is not supported; expected http://HOST:PORT or"
+            f"{origin}: {without_password(proxy)} is not supported; expected http://HOST:PORT or"
             " https://HOST:PORT"
         )
     return proxy
@@ -72,6 +72,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -137,7 +137,14 @@ async def test_an_error_in_the_stream_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [b"no json\n", b"[]\n", line("NEW", pod("a", "1")), b'{"type":1}\n']
+    "bad",
+    [
+        b"no json\n",
+        b"[]\n",
+        line("NEW", pod("a", "1")),
+        b'{"type": "ERROR", "object": 1}\n',
+        b'{"type":1}\n',
+    ],
 )
 async def test_a_malformed_line_is_the_servers_fault(bad: bytes) -> None:
     with pytest.raises(Unavailable, match="malformed"):
