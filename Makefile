@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit test-long test-clients sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit test-long test-clients test-kubernetes sim sim-long chaos fuzz mutants lint lock docs reference screenshots bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ test-long: $(READY) ## additional seeds, examples, rounds and combinations of th
 
 test-clients: $(READY) ## Flink's command line, dashboard and other clients of the REST API; screenshots in build/flink-dashboard
 	@$(PYTHON_IN_VENV) -m pytest -m clients tests/clients
+
+test-kubernetes: $(READY) ## the contract with Kubernetes on a real API server, which Go builds once in an hour
+	@$(PYTHON_IN_VENV) -m tests.kubernetes.real >/dev/null
+	@$(PYTHON_IN_VENV) -m pytest -m kubernetes tests/kubernetes/contract
 
 sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED=17; or that many from it, COUNT=100
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),$(if $(SEED),1,100))

@@ -12,4 +12,8 @@ access.py       certificates, tokens, permissions
 controllers.py  garbage collection, Deployments, ReplicaSets, PodDisruptionBudgets
 scheduler.py    assigns pods to nodes
 kubelet.py      runs pods as processes of this machine
+containers.py   a container: its starts, restarts, probes and end
+pod_files.py    the volumes and the variables of a pod
+names.py        names of Services in /etc/hosts
+contract/       tests that also run against a real API server, see real.py
 """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tests.kubernetes import probes
+from tests.kubernetes import names, probes
 from tests.kubernetes.kinds import Object
 from tests.kubernetes.pod_files import ROOT, UID, NotReady, PodFiles, expanded
 from tests.kubernetes.registry import now
@@ -155,7 +157,10 @@ class Container:
         self._reason = ""
         with log.open("wb") as output:
             try:
+                if shutil.which(command[0], path=environment["PATH"]) is None:
+                    raise FileNotFoundError(errno.ENOENT, "no such file or directory")
                 self._process = await asyncio.create_subprocess_exec(
+                    *names.command_with(self._files.hosts),
                     *command,
                     env=environment,
                     cwd=self._folder(),

@@ -3,8 +3,11 @@
 Each pod has its own address in 127.128.0.0/9, so pods may use equal ports if they listen on their
 address (`status.podIP`) instead of on all addresses. `pod_files.py` says where the files of a pod
 are. Pods find the API server as in a cluster: KUBERNETES_SERVICE_HOST, and the token of their
-ServiceAccount below FIRESTEEL_SERVICE_ACCOUNT_DIR. There is no DNS: names of Services do not
-resolve, but their addresses are in variables.
+ServiceAccount below FIRESTEEL_SERVICE_ACCOUNT_DIR.
+
+If this machine permits mount namespaces, every pod has its own /etc/hosts, in which the name of a
+Service has the address of a ready pod. There are no virtual addresses of Services, so ports of
+Services that differ from those of their pods do not work.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.kubernetes import names
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.containers import Container, Image, Node, kill_marked
 from tests.kubernetes.failure import Failure
@@ -236,6 +240,7 @@ class _Pod:
         self.pod = pod
         self._files.pod = self._with_address(pod)
         metadata = pod["metadata"]
+        names.write(self._files.hosts, names.hosts(self._server.store, self._files.pod))
         if "deletionTimestamp" in metadata:
             grace_s = metadata["deletionGracePeriodSeconds"]
             if self._grace_s is None or grace_s < self._grace_s:

@@ -39,6 +39,7 @@ class PodFiles:
         self.pod = pod
         self.folder = folder
         self.root = folder / "root"
+        self.hosts = folder / "hosts"  # its /etc/hosts
         self._store = store
         self._authority = authority
         self._token = token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -26,9 +27,11 @@ from firesteel.kubernetes.resources import (
     SERVICES,
     Object,
 )
+from tests.kubernetes import names
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.containers import Image
 from tests.kubernetes.kubelet import Kubelet
+from tests.kubernetes.pod_files import ROOT
 from tests.waiting import until
 
 NAMESPACE = "default"
@@ -163,6 +166,28 @@ time.sleep(3600)
         await eventually(lambda name=name: is_ready(client, name), "ready")  # type: ignore[misc]
         addresses.add((await client.get(PODS, name))["status"]["podIP"])
     assert len(addresses) == 2
+
+
+async def test_names_of_services_lead_to_ready_pods(client: KubernetesClient) -> None:
+    if not names.command_with(Path("/etc/hosts")):
+        pytest.skip("this machine permits no mount namespaces")
+    spec = {"selector": {"app": "x"}, "ports": [{"port": 8081}]}
+    await client.create(SERVICES, {"metadata": {"name": "web"}, "spec": spec})
+    await running(client, "server")
+    code = """
+import json, socket, time
+while True:
+    try:
+        print(json.dumps([socket.gethostbyname(n) for n in ("web", "web.default.svc", "caller")]))
+        break
+    except OSError:
+        time.sleep(0.05)
+"""
+    manifest = pod("caller", code)
+    manifest["metadata"]["labels"] = {}
+    found = await printed(client, manifest)
+    addresses = [(await client.get(PODS, n))["status"]["podIP"] for n in ("server", "caller")]
+    assert found == [addresses[0], *addresses]
 
 
 FILES = """
@@ -374,8 +399,13 @@ async def gone(client: KubernetesClient, name: str) -> None:
 
 
 def processes(kubelet: Kubelet) -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [p for p in children if p.status() != psutil.STATUS_ZOMBIE]
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = process.environ().get(ROOT, "").startswith(str(kubelet.root))
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 async def test_a_deleted_pod_gets_sigterm_and_disappears(
@@ -384,7 +414,7 @@ async def test_a_deleted_pod_gets_sigterm_and_disappears(
     await running(client, "p")
     await client.delete(PODS, "p")
     await gone(client, "p")
-    assert processes(kubelet) == []
+    await until(lambda: processes(kubelet) == [], "all processes have ended")
 
 
 async def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(
@@ -410,7 +440,7 @@ print("started")
 """
     await client.create(PODS, pod("p", code))
     await phase(client, "p", "Succeeded")
-    assert processes(kubelet) == []
+    await until(lambda: processes(kubelet) == [], "all processes have ended")
 
 
 async def test_an_out_of_memory_kill_has_its_reason(
@@ -446,7 +476,7 @@ async def test_an_evicted_pod_fails_without_containers(
     kubelet.evict("p")
     status = (await phase(client, "p", "Failed"))["status"]
     assert (status["reason"], status["containerStatuses"]) == ("Evicted", [])
-    assert processes(kubelet) == []
+    await until(lambda: processes(kubelet) == [], "all processes have ended")
 
 
 async def test_pods_of_a_lost_node_stay_until_it_is_removed(
@@ -457,7 +487,7 @@ async def test_pods_of_a_lost_node_stay_until_it_is_removed(
     kubelet.lose_node(node)
     assert not await is_ready(client, "p")
     assert (await client.get(PODS, "p"))["status"]["phase"] == "Running"
-    assert processes(kubelet) == []
+    await until(lambda: processes(kubelet) == [], "all processes have ended")
     kubelet.evict_from_lost_node(node)
     assert "deletionTimestamp" in (await client.get(PODS, "p"))["metadata"]
     other = await running(client, "q")
