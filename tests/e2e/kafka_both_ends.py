@@ -27,6 +27,7 @@ from tests.waiting import PATIENCE_S, eventually
 from .conftest import Session
 
 _BATCH_S = 0.05  # between the batches of the producer
+_MOST_WAITING = 10_000  # records of the producer that the broker does not have
 
 
 class Feeder(threading.Thread):
@@ -38,13 +39,15 @@ class Feeder(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        producer = Producer({**self._kafka.settings(), "enable.idempotence": True})
+        settings = {"enable.idempotence": True, "message.timeout.ms": 0}
+        producer = Producer({**self._kafka.settings(), **settings})
         number = 0
         while not self._over.wait(_BATCH_S):
-            for split in range(SPLITS):
-                for row in rows_of(split, number):
-                    producer.produce(self._topic, row.encode(), partition=split)
-            number += 1
+            if len(producer) < _MOST_WAITING:  # otherwise the broker is away
+                for split in range(SPLITS):
+                    for row in rows_of(split, number):
+                        producer.produce(self._topic, row.encode(), partition=split)
+                number += 1
             producer.poll(0)
         producer.flush()
 

@@ -91,6 +91,19 @@ def test_records_pass_from_topic_to_topic_once(session: Session, tmp_path: Path)
         Chaos(session, job, SEED).inject_all([Fault.SLOT, Fault.BROKER, Fault.TASK])
 
 
+@pytest.mark.long
+def test_records_pass_once_while_each_of_three_brokers_dies(
+    session: Session, tmp_path: Path
+) -> None:
+    with Kafka(3) as kafka, both_ends_job(session, kafka, tmp_path) as job:
+        job.progress("the start")
+        for broker in range(3):
+            kafka.kill(broker)
+            job.progress("other brokers lead")
+            kafka.restart(broker)
+            job.progress("the broker is back")
+
+
 def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_path: Path) -> None:
     with batch_jobs(session, tmp_path) as jobs:
         Chaos(session, jobs, SEED).inject_all([Fault.RESOURCE_MANAGER, Fault.SLOT])

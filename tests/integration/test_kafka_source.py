@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -629,6 +630,22 @@ def test_a_source_waits_for_its_broker(secure: Kafka) -> None:
         reader.reads(*_numbers(0, 20))
     with Reader(_source(secure, topic), restored=state) as restored:
         restored.reads(*_numbers(10, 20))
+
+
+def test_a_source_closes_while_its_broker_is_away(secure: Kafka) -> None:
+    topic = create_topic(secure)
+    reader = Reader(_source(secure, topic, group_id=topic))
+    produce(secure, topic, [b"1"])
+    reader.reads(b"1")
+    reader.harness.snapshot(1)
+    secure.kill()
+    reader.harness.complete(1)  # commits, which the broker does not answer
+    reader.reads_no_more()
+    closing = threading.Thread(target=reader.harness.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE_S / 2)
+    assert not closing.is_alive()
+    secure.restart()
 
 
 # -- unreadable records

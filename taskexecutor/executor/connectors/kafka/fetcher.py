@@ -38,6 +38,7 @@ READY = 2
 _POLL_S = 0.1  # so often the thread sees commands, and that it must end
 # The least time between two batches that are not full: a batch costs about as much as 100 records.
 _LINGER_S = 0.003
+_CLOSE_S = 2.0  # the longest wait for the answer to a last commit
 _LOOK_S = 1.0  # the interval of reading end offsets
 # A program's properties override these.
 _SETTINGS = {
@@ -159,6 +160,9 @@ class Fetcher:
         self._command(partial(self._commit, offsets, metadata))
 
     def close(self) -> None:
+        """Returns soon, even if no broker answers: the client then waits in the background for the
+        answer to a commit, which may take minutes.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -166,7 +170,9 @@ class Fetcher:
             self._thread.join()
         if self._arrow is not None:
             self._arrow.close()
-        self._consumer.close()
+        closing = threading.Thread(target=self._consumer.close, name="kafka close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
 
     def _command(self, command: Callable[[], None]) -> None:
         with self._changed:
