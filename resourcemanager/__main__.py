@@ -12,6 +12,7 @@ from firesteel.common.high_availability import election_of
 from firesteel.common.leader import Office
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
+from resourcemanager.driver import WorkerDriver
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
 from resourcemanager.service import ResourceManager
@@ -24,10 +25,11 @@ log = structlog.get_logger(__name__)
 )
 @click.option(
     "--driver",
-    type=click.Choice(["local", "none"]),
+    type=click.Choice(["local", "kubernetes", "none"]),
     default="local",
     show_default=True,
-    help="Which driver starts TaskExecutors: local processes on this machine, or none.",
+    help="Which driver starts TaskExecutors: local processes on this machine, pods of Kubernetes,"
+    " or none.",
 )
 @click.option(
     "--task-executors",
@@ -56,6 +58,13 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         python -m resourcemanager --port 6124 --driver none
         python -m taskexecutor --resource-manager 127.0.0.1:6124
 
+    TaskExecutors as pods of Kubernetes; in a pod, its ServiceAccount may create, delete, list and
+    watch pods, and read their logs and Events:
+
+    \b
+        python -m resourcemanager --port 6124 --driver kubernetes -D kubernetes.cluster-id=orders \\
+            -D kubernetes.container.image.ref=IMAGE -D slotmanager.number-of-slots.max=100
+
     With high-availability.type: zookeeper, one of several ResourceManagers leads and the others
     stand by; those on the same machine share --dir.
 
@@ -68,8 +77,14 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         raise click.UsageError(
             "--driver none starts no TaskExecutors: omit --task-executors, or use --driver local"
         )
-    workers = None
-    if driver == "local":
+    workers: WorkerDriver | None = None
+    if driver == "kubernetes":
+        from resourcemanager.kubernetes.start import kubernetes_driver  # imports aiohttp
+
+        workers = kubernetes_driver(
+            process.conf, directory=process.directory, initial_workers=task_executors
+        )
+    elif driver == "local":
         arguments = ["--host", process.host, *process.conf.to_arguments()]
         workers = LocalDriver(
             directory=process.directory,

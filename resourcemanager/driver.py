@@ -3,12 +3,9 @@
 A worker is a TaskExecutor that a driver starts, under an id that it registers with. Each driver is
 a module next to this one:
 
-        none         starts nothing: the operator starts TaskExecutors, which register (standalone)
+    none         starts nothing: the operator starts TaskExecutors, which register (standalone)
     local        processes on this machine (`local_driver.py`)
-
-Planned: a Kubernetes driver. Its request creates a pod named <cluster id>-taskmanager-<worker id>
-and owned by the Deployment, its release deletes the pod, its watch posts WorkerStarted and
-WorkerExited, and the pods found at its start are the previous workers.
+    kubernetes   pods (`kubernetes/`)
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from firesteel.common.ids import Epoch
 from resourcemanager.core.events import WorkerEvent, WorkerId
 
 
@@ -32,24 +30,27 @@ class WorkerDriver(Protocol):
     """No method blocks or raises: drivers post results as events, on the caller's event loop."""
 
     def start(
-        self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
-    ) -> Sequence[WorkerId]:
+        self, resource_manager_address: str, post: Callable[[WorkerEvent], None], epoch: Epoch
+    ) -> Sequence[WorkerId] | None:
         """Called once, when TaskExecutors can register at this address. An empty address means that
-        workers look up the leader.
+        workers look up the leader. `epoch` is the ResourceManager's.
 
-        Returns the live workers of an earlier ResourceManager.
+        Returns the live workers of an earlier ResourceManager; None if they are not known yet, and
+        PreviousWorkersFound follows.
         """
 
     def request_worker(self, worker_id: WorkerId) -> None:
         """Starts a worker. Posts WorkerStarted and later WorkerExited, or WorkerStartFailed."""
 
-    def release_worker(self, worker_id: WorkerId, cause: str) -> None:
+    def release_worker(self, worker_id: WorkerId, cause: str, *, failed: bool = False) -> None:
         """Stops a worker, with SIGTERM first, also while it starts. Ignores workers that have
-        ended.
+        ended. `failed`: the worker is dead or did not register, so its log is of interest.
         """
 
     async def stop(self) -> None:
-        """Stops all workers and waits for their end; posts no more events."""
+        """Stops all workers and waits for their end, unless they end with the cluster; posts no
+        more events.
+        """
 
     def logs(self) -> Sequence[WorkerLogs]:
         """Returns the logs of all workers that this process can read. Reads files; thread-safe."""
@@ -59,14 +60,14 @@ class NoDriver:
     """Standalone mode: the SlotManager requests no workers (`Settings.worker` is None)."""
 
     def start(
-        self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
+        self, resource_manager_address: str, post: Callable[[WorkerEvent], None], epoch: Epoch
     ) -> Sequence[WorkerId]:
         return ()
 
     def request_worker(self, worker_id: WorkerId) -> None:
         raise AssertionError(f"worker {worker_id} was requested, but there is no driver")
 
-    def release_worker(self, worker_id: WorkerId, cause: str) -> None:
+    def release_worker(self, worker_id: WorkerId, cause: str, *, failed: bool = False) -> None:
         pass
 
     async def stop(self) -> None:

@@ -19,6 +19,7 @@ import psutil
 import structlog
 
 from firesteel.common.config import options
+from firesteel.common.ids import Epoch
 from firesteel.common.process import StartFailed, exit_reason
 from firesteel.common.process.log_files import old, prune, slot_logs
 from firesteel.common.service.platform import SYSTEM, Platform, Process
@@ -75,7 +76,7 @@ class LocalDriver:
         self._post: Callable[[WorkerEvent], None] = lambda event: None
 
     def start(
-        self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
+        self, resource_manager_address: str, post: Callable[[WorkerEvent], None], epoch: Epoch
     ) -> Sequence[WorkerId]:
         self._address, self._post = resource_manager_address, post
         self._previous = self._find_workers(self._directory)
@@ -87,7 +88,7 @@ class LocalDriver:
         self._tasks[worker_id] = task
         task.add_done_callback(lambda _: self._forget(worker_id))
 
-    def release_worker(self, worker_id: WorkerId, cause: str) -> None:
+    def release_worker(self, worker_id: WorkerId, cause: str, *, failed: bool = False) -> None:
         if worker_id in self._released:
             log.info("stopping TaskExecutor process", worker_id=worker_id, cause=cause)
             self._released[worker_id].set()

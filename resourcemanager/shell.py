@@ -57,13 +57,14 @@ class Shell:
         """Runs until `stop` is called; raises errors of the core and of commands. Workers use
         `address`.
         """
-        previous = self._workers.start(address, self.post)
+        previous = self._workers.start(address, self.post, self.core.settings.epoch)
         if previous:
             log.info(
                 "waiting for the TaskExecutors of an earlier ResourceManager",
                 worker_ids=list(previous),
             )
-        self.post(events.Started(previous_workers=tuple(previous)))
+        known = None if previous is None else tuple(previous)
+        self.post(events.Started(previous_workers=known))
         await self._core_loop.run()
 
     def stop(self) -> None:
@@ -93,8 +94,8 @@ class Shell:
             case commands.RequestWorker(worker_id=worker_id):
                 log.info("starting TaskExecutor", worker_id=worker_id)
                 self._workers.request_worker(worker_id)
-            case commands.ReleaseWorker(worker_id=worker_id, cause=cause):
-                self._workers.release_worker(worker_id, cause)
+            case commands.ReleaseWorker(worker_id=worker_id, cause=cause, failed=failed):
+                self._workers.release_worker(worker_id, cause, failed=failed)
             case commands.ProbeTaskExecutor():
                 probe = asyncio.create_task(self._probe(command))
                 self._probes.add(probe)
@@ -182,6 +183,20 @@ def _log_event(event: Event) -> None:
                 job_id=event.job_id,
                 slots=sum(r.count for r in event.requirements),
             )
+        case events.PreviousWorkersFound(worker_ids=worker_ids):
+            if worker_ids:
+                log.info(
+                    "waiting for the TaskExecutors of an earlier ResourceManager",
+                    worker_ids=list(worker_ids),
+                )
+        case events.DriverImpeded(problem=problem):
+            if problem:
+                log.warning("TaskExecutors cannot be started now", reason=problem)
+            else:
+                log.info("TaskExecutors can be started again")
+        case events.WorkerDelayed(worker_id=worker_id, problem=problem):
+            if problem:
+                log.warning("TaskExecutor does not start", worker_id=worker_id, reason=problem)
         case events.SlotRequestRejected():
             log.warning(
                 "slot request rejected", allocation_id=event.allocation_id, reason=event.reason

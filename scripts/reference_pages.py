@@ -78,7 +78,8 @@ warning that names the nearest known key. An invalid value is an error that stat
 Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in milliseconds. Sizes
 are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each entry below
 gives the key, its default in parentheses, and its meaning. [Configuration:
-access](configuration-access.md) has the keys of security and of the limits of the REST API.
+access](configuration-access.md) has the keys of security and of the limits of the REST API,
+[Configuration: Kubernetes](configuration-kubernetes.md) those of Kubernetes.
 
 `scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
@@ -90,6 +91,17 @@ These keys secure a cluster and limit the clients of its REST API.
 
 `scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
+KUBERNETES = """\
+# Configuration: Kubernetes
+
+These keys find the API of Kubernetes, and configure the pods in which a ResourceManager runs
+TaskExecutors (`--driver kubernetes`).
+[Configuration](configuration.md) has all other keys, and explains how they are set. [Decision
+62](../decisions/0062-the-resourcemanager-creates-pods.md) describes the pods.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
+"""
+KUBERNETES_SECTION = "Kubernetes"
 
 
 def jobs() -> str:
@@ -128,13 +140,19 @@ def clusters() -> str:
 
 
 def configuration() -> str:
-    """Returns the page of all options but those of access."""
-    return _options(CONFIGURATION, lambda section: section not in ACCESS_SECTIONS)
+    """Returns the page of all options but those of the other pages."""
+    others = (*ACCESS_SECTIONS, KUBERNETES_SECTION)
+    return _options(CONFIGURATION, lambda section: section not in others)
 
 
 def access() -> str:
     """Returns the page of the options of security and of the limits of the REST API."""
     return _options(ACCESS, lambda section: section in ACCESS_SECTIONS)
+
+
+def kubernetes() -> str:
+    """Returns the page of the options of TaskExecutors in pods."""
+    return _options(KUBERNETES, lambda section: section == KUBERNETES_SECTION)
 
 
 def _options(introduction: str, wanted: Callable[[str], bool]) -> str:
@@ -251,6 +269,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line-clusters.md": clusters,
     "configuration.md": configuration,
     "configuration-access.md": access,
+    "configuration-kubernetes.md": kubernetes,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),
     "metrics-kafka.md": lambda: _wrapped(metric_reference.kafka_markdown()),
 }

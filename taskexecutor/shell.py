@@ -172,7 +172,7 @@ class TaskExecutor:
             allocated_slots=lambda: convert.allocated_slots(self.core.table),
         )
         process_info.add_to_server(self._server, info)
-        self.address = transport.bind(self._server, self._host, 0)
+        self.address = transport.bind(self._server, self._host, self._conf.get(options.TM_RPC_PORT))
         await self._server.start()
         self._metrics.add_source(self._slot_samples)
         self._files.start()

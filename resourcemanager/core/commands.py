@@ -162,6 +162,7 @@ class RequestWorker:
 class ReleaseWorker:
     worker_id: WorkerId
     cause: str
+    failed: bool = False  # it is dead or did not register: its log is of interest
 
 
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown | JobMasterChanged

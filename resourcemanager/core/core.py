@@ -34,7 +34,6 @@ from resourcemanager.core.settings import (
     PROCESS_ENDED,
     RECONNECT_GRACE_S,
     REGISTRATION_S,
-    WORKER_START_TIMEOUT_S,
     Deadline,
     Settings,
     Timer,
@@ -44,7 +43,7 @@ from resourcemanager.core.slot_requests import SlotRequests
 from resourcemanager.core.slots import Slot, SlotState, SlotTable, TaskExecutor
 from resourcemanager.core.stopping import Stops, nowhere, places_of
 from resourcemanager.core.timers import Timers
-from resourcemanager.core.workers import Growth, Workers, WorkerSpec
+from resourcemanager.core.workers import Growth, Workers, WorkerSpec, WorkerState
 
 
 class SlotManager:
@@ -60,6 +59,7 @@ class SlotManager:
             ids=ids,
         )
         self.missing = 0  # slots required that no free slot can provide
+        self.lost_workers: set[WorkerId] = set()  # declared dead, and not known to have ended
         self.fence = Fence(settings.epoch)
         self._ids = ids
         self._timers: Timers[Timer] = Timers()
@@ -88,7 +88,7 @@ class SlotManager:
         self._commands += self._stops.vacate()
         for executor in self._stops.vacated():
             self._shut_down(executor, "it was drained")
-        if self._unsettled and not self.workers.recovering:
+        if self._unsettled and not self.workers.recovers:
             self._settle()
         self._commands += self._stops.report()
         return Effects(commands=tuple(self._commands))
@@ -100,8 +100,12 @@ class SlotManager:
         match event:
             case events.Started():
                 self._started_at = self._now
-                self.workers.recover(event.previous_workers, self._now)
-                self._wait_for_recovering()
+                if event.previous_workers is None:
+                    self.workers.undiscovered = self.workers.waits_for_discovery = True
+                    self._arm(Deadline.DISCOVERY, after_s=self.settings.recovery_timeout_s)
+                else:
+                    self.workers.recover(event.previous_workers, self._now)
+                    self._wait_for_recovering()
                 self._unsettled = True
                 self._arm_heartbeat()
             case events.TaskExecutorRegistered():
@@ -140,8 +144,23 @@ class SlotManager:
                 self._connection_ended(connection, None)
             case events.ConnectionBroken(connection=connection, cause=cause):
                 self._connection_ended(connection, cause)
-            case events.WorkerStarted():
-                pass  # the registration of its TaskExecutor is what counts
+            case events.PreviousWorkersFound(worker_ids=worker_ids):
+                self.workers.recover(worker_ids, self._now)
+                self._timers.cancel(Timer(Deadline.DISCOVERY))
+                self._wait_for_recovering()
+                self._unsettled = True
+            case events.DriverImpeded(problem=problem):
+                self.workers.impediment = problem
+                self._unsettled = True
+            case events.WorkerDelayed(worker_id=worker_id, problem=problem):
+                self._delayed(worker_id, problem)
+            case events.WorkerStarted(worker_id=worker_id):
+                if self._armed(Deadline.WORKER_START, worker_id):  # not registered yet
+                    self._arm(
+                        Deadline.WORKER_START,
+                        worker_id,
+                        after_s=self.settings.worker_start_timeout_s,
+                    )
             case (
                 events.WorkerStartFailed(worker_id=worker_id, cause=cause)
                 | events.WorkerExited(worker_id=worker_id, cause=cause)
@@ -288,7 +307,10 @@ class SlotManager:
             executor.worker_id, cause, self._now
         ):
             self.workers.released(executor.worker_id)
-            self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
+            self._commands.append(
+                commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause, failed=True)
+            )
+            self.lost_workers.add(executor.worker_id)
         self._unsettled = True
 
     def _judge(self, job: RegisteredJob, report: events.TaskExecutorReportedLost) -> None:
@@ -503,9 +525,18 @@ class SlotManager:
         self._cancel(Deadline.WORKER_START, worker_id)
         self.workers.failed(worker_id, cause, self._now)
         self.workers.ending.discard(worker_id)
+        if worker_id in self.lost_workers:  # the verdict did not wait for the reason
+            self.lost_workers.remove(worker_id)
+            self.workers.last_end = cause
         for executor in [x for x in self.table.executors.values() if x.worker_id == worker_id]:
             self._lose_executor(executor, cause)
         self._unsettled = True
+
+    def _delayed(self, worker_id: WorkerId, problem: str) -> None:
+        worker = self.workers.known.get(worker_id)
+        if worker is not None and worker.state is WorkerState.STARTING:
+            shown, worker.problem = self.workers.problem, problem
+            self._unsettled |= self.workers.problem != shown
 
     # ------------------------------------------------------------ match, scale, notify
 
@@ -547,7 +578,11 @@ class SlotManager:
         for _ in range(growth.workers_to_start):
             worker = self.workers.request(self._now)
             self._commands.append(commands.RequestWorker(worker_id=worker.worker_id))
-            self._arm(Deadline.WORKER_START, worker.worker_id, after_s=WORKER_START_TIMEOUT_S)
+            self._arm(
+                Deadline.WORKER_START,
+                worker.worker_id,
+                after_s=self.settings.worker_start_timeout_s,
+            )
         if self.workers.not_before > self._now:
             self._arm(Deadline.SETTLE, after_s=self.workers.not_before - self._now)
         surplus = self.workers.may_release()
@@ -621,16 +656,25 @@ class SlotManager:
                     # Its tasks may run although it cannot reach this ResourceManager.
                     self.workers.overdue(WorkerId(subject))
                     self._arm(
-                        Deadline.WORKER_START, WorkerId(subject), after_s=WORKER_START_TIMEOUT_S
+                        Deadline.WORKER_START,
+                        WorkerId(subject),
+                        after_s=self.settings.worker_start_timeout_s,
                     )
                     self._unsettled = True
                 case Deadline.WORKER_START:
                     cause = "it did not register in time"
+                    if (known := self.workers.known.get(WorkerId(subject))) and known.problem:
+                        cause += f": {known.problem}"
                     self._commands.append(
-                        commands.ReleaseWorker(worker_id=WorkerId(subject), cause=cause)
+                        commands.ReleaseWorker(
+                            worker_id=WorkerId(subject), cause=cause, failed=True
+                        )
                     )
                     self._worker_ended(WorkerId(subject), cause)
                     self.workers.released(WorkerId(subject))
+                case Deadline.DISCOVERY:
+                    self.workers.waits_for_discovery = False
+                    self._unsettled = True
                 case Deadline.SETTLE:
                     self._unsettled = True
                 case _:

@@ -32,8 +32,9 @@ class Requirement:
 class Started:
     """The shell serves, so TaskExecutors can register."""
 
-    # Workers of an earlier ResourceManager that are still alive and will register.
-    previous_workers: tuple[WorkerId, ...] = ()
+    # Workers of an earlier ResourceManager that are still alive and will register. None: the driver
+    # does not know them yet, and posts PreviousWorkersFound.
+    previous_workers: tuple[WorkerId, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +167,32 @@ class ConnectionBroken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousWorkersFound:
+    """The live workers of an earlier ResourceManager are known. Posted once, if Started has none of
+    them.
+    """
+
+    worker_ids: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverImpeded:
+    """The driver cannot start or stop workers at the moment. It keeps trying."""
+
+    problem: str  # empty: it can again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDelayed:
+    """The worker does not start yet. It may still start."""
+
+    worker_id: WorkerId
+    problem: str  # empty: the reason no longer holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted:
-    """The worker's process runs; its TaskExecutor registers separately."""
+    """The worker's process or pod exists; its TaskExecutor registers separately."""
 
     worker_id: WorkerId
 
@@ -187,7 +212,14 @@ class WorkerExited:
 FromTaskExecutor = SlotsReported | SlotRequestAccepted | SlotRequestRejected | TaskExecutorHeartbeat
 FromJobMaster = RequirementsDeclared | TaskExecutorReportedLost | JobMasterHeartbeat
 Registration = TaskExecutorRegistered | JobMasterRegistered
-WorkerEvent = WorkerStarted | WorkerStartFailed | WorkerExited
+WorkerEvent = (
+    PreviousWorkersFound
+    | DriverImpeded
+    | WorkerDelayed
+    | WorkerStarted
+    | WorkerStartFailed
+    | WorkerExited
+)
 Event = (
     Started
     | Registration

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from firesteel.common.config import options
 from firesteel.common.ids import Epoch
 from resourcemanager.core.workers import WorkerSpec
 
@@ -23,7 +24,8 @@ REQUESTS_MAX = 3  # times that a slot request is sent before it is abandoned
 UNCLEAR_PAUSE_S = 1.0
 # From the start until the TaskExecutors of an earlier ResourceManager have registered.
 REGISTRATION_S = 5.0
-WORKER_START_TIMEOUT_S = 120.0  # from the worker's request to its TaskExecutor's registration
+# Counts from the request or the start of the worker, until its TaskExecutor registers.
+WORKER_START_TIMEOUT_S = options.REGISTRATION_TIMEOUT.default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class Settings:
     idle_timeout_s: float = 30.0
     initial_workers: int = 0
     recovery_timeout_s: float = 10.0  # for workers of an earlier ResourceManager to register
+    worker_start_timeout_s: float = WORKER_START_TIMEOUT_S
     max_slots: int = 0  # of all TaskExecutors together; 0: the initial workers only
     worker: WorkerSpec | None = None  # None: no driver
 
@@ -49,6 +52,7 @@ class Deadline(Enum):
     IDLE = "a TaskExecutor has been idle for long"
     HOLDERS = "the holders of a job's slots or results are sent to its JobMaster"
     WORKER_START = "a worker has not registered in time"
+    DISCOVERY = "the driver does not know the workers of an earlier ResourceManager in time"
     SETTLE = "match gathered requirements, or start another worker after a failure"
 
 

@@ -43,14 +43,21 @@ def _prospects(need: Need, workers: Workers, growth: Growth) -> list[str]:
     parts = []
     lacking = sum(r.count for r in need.requirements)
     growing = growth.growing.get(need.job_id, 0)
+    if workers.impediment:
+        parts.append(f"no TaskExecutor can be started now: {_first_line(workers.impediment)}")
+    if workers.undiscovered:
+        parts.append("the TaskExecutors of an earlier ResourceManager are not known yet")
     if workers.starting:
-        parts.append(
-            f"{_number(workers.starting, 'TaskExecutor')} {_are(workers.starting)} starting"
-        )
+        text = f"{_number(workers.starting, 'TaskExecutor')} {_are(workers.starting)} starting"
+        if problem := workers.problem:
+            text += f" ({_first_line(problem)})"
+        parts.append(text)
+    if workers.last_end:
+        parts.append(f"the last TaskExecutor was lost ({_first_line(workers.last_end)})")
     if workers.last_failure:
-        failure = workers.last_failure.splitlines()[0]
+        failure = _first_line(workers.last_failure)
         parts.append(f"the last TaskExecutor did not start ({failure}) and is tried again")
-    elif growing < lacking and not growth.limited:
+    elif growing < lacking and not growth.limited and not workers.undiscovered:
         parts.append(f"a TaskExecutor of this cluster offers {workers.spec.total} at most")
     if growth.limited:
         limit = f"{options.MAX_SLOTS.key}={workers.max_slots}"
@@ -60,6 +67,10 @@ def _prospects(need: Need, workers: Workers, growth: Growth) -> list[str]:
             else f"no TaskExecutor may be added ({limit})"
         )
     return parts
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "")
 
 
 def _number(count: int, noun: str) -> str:

@@ -61,6 +61,7 @@ class Worker:
     worker_id: WorkerId
     state: WorkerState
     since: float  # when it entered this state
+    problem: str = ""  # STARTING only: why it does not start yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +84,13 @@ class Workers:
         self.spec = spec  # None: no driver; the operator starts TaskExecutors
         self.known: dict[WorkerId, Worker] = {}
         self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager, not registered yet
+        self.undiscovered = False  # the driver does not know those yet: none are started
+        self.waits_for_discovery = False  # slots are not matched
+        self.impediment = ""  # why the driver can neither start nor stop workers
         self.ending: set[WorkerId] = set()  # released, but not known to have ended
         self._cordoned: dict[WorkerId, Worker] = {}  # to be released
         self.last_failure = ""  # why the last worker did not start; empty once one has
+        self.last_end = ""  # why a worker has ended that was lost before; empty once one starts
         self.not_before = 0.0  # the next start happens no earlier
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
         self._died_young = False  # the last worker failed
@@ -95,6 +100,17 @@ class Workers:
     @property
     def starting(self) -> int:
         return sum(w.state is WorkerState.STARTING for w in self.known.values())
+
+    @property
+    def recovers(self) -> bool:
+        """Whether workers of an earlier ResourceManager may register at any moment."""
+        return bool(self.recovering) or self.waits_for_discovery
+
+    @property
+    def problem(self) -> str:
+        """Why starting workers do not start yet: the reason of the first one that has one."""
+        found = (w.problem for w in self.known.values() if w.state is WorkerState.STARTING)
+        return next(filter(None, found), "")
 
     def plan_growth(self, unmet: Sequence[Need], slots_total: int, *, now: float) -> Growth:
         """Decides what to start for `unmet`; `slots_total` is the number of registered slots."""
@@ -116,7 +132,7 @@ class Workers:
         more_would_help = bool(
             match_slots([self.spec.offer("one more")], plan.unmet, spread=False).assignments
         )
-        if now < self.not_before:
+        if now < self.not_before or self.undiscovered:
             to_start = 0
         growing: dict[JobId, int] = {}
         coming = {offer.task_executor_id for offer in offers[: starting + to_start]}
@@ -133,12 +149,15 @@ class Workers:
         return worker
 
     def recover(self, worker_ids: Sequence[WorkerId], now: float) -> None:
-        """Adds live workers of an earlier ResourceManager."""
+        """Adds live workers of an earlier ResourceManager, unless they have registered."""
+        self.undiscovered = self.waits_for_discovery = False
         for worker_id in worker_ids:
+            if worker_id in self.known or worker_id in self._cordoned or worker_id in self.ending:
+                continue
             self.known[worker_id] = Worker(
                 worker_id=worker_id, state=WorkerState.STARTING, since=now
             )
-        self.recovering.update(worker_ids)
+            self.recovering.add(worker_id)
 
     def overdue(self, worker_id: WorkerId) -> None:
         """Stops waiting for its registration: a replacement may start. The worker may still
@@ -159,8 +178,8 @@ class Workers:
                 worker_id=worker_id, state=WorkerState.RUNNING, since=now
             )
         elif worker.state is WorkerState.STARTING:
-            worker.state, worker.since = WorkerState.RUNNING, now
-        self.last_failure = ""
+            worker.state, worker.since, worker.problem = WorkerState.RUNNING, now, ""
+        self.last_failure = self.last_end = ""
 
     def cordon(self, worker_id: WorkerId) -> None:
         """Marks it for release: a replacement may start."""

@@ -75,6 +75,14 @@ RM_PORT = _addresses.option(
     "Port of the ResourceManager; 0: any free port.",
     minimum=0,
 )
+TM_RPC_PORT = _addresses.option(
+    "taskmanager.rpc.port",
+    "int",
+    0,
+    "Port of each TaskExecutor; 0: any free port, so that several of them can share an address.",
+    minimum=0,
+    maximum=65535,
+)
 BIND_HOST = _addresses.option(
     "taskmanager.bind-host",
     "string",
@@ -713,6 +721,13 @@ PREVIOUS_WORKER_TIMEOUT = _cluster.option(
     "before it matches slots or starts new ones. Those that do not register within another "
     "two minutes are stopped.",
 )
+REGISTRATION_TIMEOUT = _cluster.option(
+    "resourcemanager.taskmanager-registration.timeout",
+    "duration",
+    120.0,
+    "Time that a TaskExecutor which was started on demand has to register. Then it is stopped, and "
+    "another one is started after a pause.",
+)
 REQUIREMENTS_DELAY = _cluster.option(
     "slotmanager.requirement-check.delay",
     "duration",
@@ -796,6 +811,140 @@ KUBERNETES_CONTEXT = _kubernetes.option(
     "string",
     "",
     "Context of the kubeconfig file; empty: its current one.",
+)
+KUBERNETES_OWNER = _kubernetes.option(
+    "kubernetes.owner",
+    "string",
+    "",
+    "Object that owns the pods of TaskExecutors, so that they are deleted with it, as KIND/NAME; "
+    "empty: the Deployment named as the cluster; `none`: the ResourceManager deletes the pods when "
+    "it stops.",
+)
+KUBERNETES_IMAGE = _kubernetes.option(
+    "kubernetes.container.image.ref",
+    "string",
+    "",
+    "Image of the containers; empty: that of the pod template.",
+)
+KUBERNETES_PULL_POLICY = _kubernetes.option(
+    "kubernetes.container.image.pull-policy",
+    "enum",
+    "IfNotPresent",
+    "When nodes pull the image.",
+    choices=("IfNotPresent", "Always", "Never"),
+)
+KUBERNETES_PULL_SECRETS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.container.image.pull-secrets",
+    "list",
+    [],
+    "Secrets with the credentials of the registry.",
+)
+KUBERNETES_TM_SERVICE_ACCOUNT = _kubernetes.option(
+    "kubernetes.taskmanager.service-account",
+    "string",
+    "",
+    "ServiceAccount of TaskExecutors; empty: that of the pod template, or `default`. Its token is "
+    "not mounted, unless the template sets `automountServiceAccountToken`.",
+)
+KUBERNETES_TM_TEMPLATE = _kubernetes.option(
+    "kubernetes.pod-template-file.taskexecutor",
+    "string",
+    "",
+    "File with the manifest of a Pod, to which Firesteel adds its own values. The container named "
+    "`firesteel-main-container` runs the TaskExecutor; it is added if there is none.",
+)
+KUBERNETES_TM_LABELS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.taskmanager.labels", "list", [], "Labels of the pods, as NAME:VALUE."
+)
+KUBERNETES_TM_ANNOTATIONS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.taskmanager.annotations", "list", [], "Annotations of the pods, as NAME:VALUE."
+)
+KUBERNETES_TM_NODE_SELECTOR: Option[list[str]] = _kubernetes.option(
+    "kubernetes.taskmanager.node-selector",
+    "list",
+    [],
+    "Labels of the nodes that may run the pods, as NAME:VALUE.",
+)
+KUBERNETES_TM_TOLERATIONS = _kubernetes.option(
+    "kubernetes.taskmanager.tolerations",
+    "string",
+    "",
+    "Tolerations of the pods, such as "
+    "`key:spot,operator:Exists;key:gpu,operator:Equal,value:yes,effect:NoSchedule`.",
+)
+KUBERNETES_TM_ENVIRONMENT: Option[list[str]] = _kubernetes.option(
+    "kubernetes.taskmanager.environment",
+    "list",
+    [],
+    "Environment variables of TaskExecutors, as NAME=VALUE.",
+)
+KUBERNETES_TM_ENVIRONMENT_SECRETS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.taskmanager.environment.secrets",
+    "list",
+    [],
+    "Secrets whose keys become environment variables of TaskExecutors.",
+)
+KUBERNETES_SECRETS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.secrets",
+    "list",
+    [],
+    "Secrets that are mounted into the containers, as NAME:DIRECTORY.",
+)
+KUBERNETES_TM_CPU_LIMIT = _kubernetes.option(
+    "kubernetes.taskmanager.cpu.limit-factor",
+    "float",
+    1.0,
+    "The limit on the CPU of a pod, as a multiple of the cores of its slots.",
+    minimum=1.0,
+)
+KUBERNETES_TM_MEMORY_OVERHEAD = _kubernetes.option(
+    "kubernetes.taskmanager.memory.overhead",
+    "size",
+    384 * MIB,
+    "Memory of a pod beyond that of its slots.",
+)
+KUBERNETES_TM_MEMORY_LIMIT = _kubernetes.option(
+    "kubernetes.taskmanager.memory.limit-factor",
+    "float",
+    1.0,
+    "The limit on the memory of a pod, as a multiple of the memory that it requests.",
+    minimum=1.0,
+)
+KUBERNETES_TM_RESOURCES: Option[list[str]] = _kubernetes.option(
+    "kubernetes.taskmanager.extended-resources",
+    "list",
+    [],
+    "Further resources of a pod, as NAME=AMOUNT, such as `nvidia.com/gpu=1`.",
+)
+KUBERNETES_TM_GRACE = _kubernetes.option(
+    "kubernetes.taskmanager.termination-grace-period",
+    "duration",
+    30.0,
+    "Time that a TaskExecutor has to stop before its pod is killed.",
+    minimum=1,
+)
+KUBERNETES_TM_PORT = _kubernetes.option(
+    "kubernetes.taskmanager.rpc.port",
+    "int",
+    6122,
+    "Port of TaskExecutors in their pods; replaces `taskmanager.rpc.port`.",
+    minimum=1,
+    maximum=65535,
+)
+KUBERNETES_CREATION_RATE = _kubernetes.option(
+    "kubernetes.pod-creation.rate",
+    "float",
+    100.0,
+    "Maximum number of pods that are created per second.",
+    minimum=0.1,
+)
+KUBERNETES_CREATION_CONCURRENCY = _kubernetes.option(
+    "kubernetes.pod-creation.concurrency",
+    "int",
+    16,
+    "Maximum number of requests to create pods that wait for an answer.",
+    minimum=1,
+    maximum=1000,
 )
 
 _availability = _Section("High availability")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.common.ids import Epoch
 from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
@@ -51,7 +52,7 @@ def driver(directory: Path, code: str = STUB, logs_kept: int = 10) -> LocalDrive
 
 async def test_a_worker_from_its_start_to_its_release(tmp_path: Path) -> None:
     workers, heard = driver(tmp_path), Heard()
-    assert workers.start("rm:1", heard.post) == ()
+    assert workers.start("rm:1", heard.post, Epoch(1)) == ()
     one = WorkerId("worker-1")
     workers.request_worker(one)
     assert await heard.next() == WorkerStarted(worker_id=one)
@@ -64,7 +65,7 @@ async def test_a_worker_from_its_start_to_its_release(tmp_path: Path) -> None:
 
 async def test_a_worker_that_does_not_start_reports_the_reason(tmp_path: Path) -> None:
     workers, heard = driver(tmp_path, "raise SystemExit('no Java')"), Heard()
-    workers.start("rm:1", heard.post)
+    workers.start("rm:1", heard.post, Epoch(1))
     workers.request_worker(WorkerId("worker-1"))
     failed = await heard.next()
     assert isinstance(failed, WorkerStartFailed)
@@ -77,13 +78,13 @@ async def test_workers_of_an_earlier_resource_manager_are_found_and_can_be_ended
     tmp_path: Path, how: str
 ) -> None:
     earlier, heard = driver(tmp_path / "here", FORKING_STUB), Heard()
-    earlier.start("rm:1", heard.post)
+    earlier.start("rm:1", heard.post, Epoch(1))
     one = WorkerId("worker-1")
     earlier.request_worker(one)
     await heard.next()
-    assert driver(tmp_path / "elsewhere").start("rm:1", heard.post) == ()
+    assert driver(tmp_path / "elsewhere").start("rm:1", heard.post, Epoch(1)) == ()
     later = driver(tmp_path / "here")
-    assert later.start("rm:1", lambda event: None) == (one,)
+    assert later.start("rm:1", lambda event: None, Epoch(2)) == (one,)
     if how == "release":
         later.release_worker(one, "it did not register in time")
     await later.stop()
@@ -102,7 +103,7 @@ async def test_of_ended_workers_a_few_leave_their_logs_and_nothing_else(tmp_path
     (tmp_path / "worker-3" / "log").mkdir(parents=True)
     (tmp_path / "worker-3" / "jobs").mkdir()
     workers, heard = driver(tmp_path, logs_kept=2), Heard()
-    workers.start("rm:1", heard.post)
+    workers.start("rm:1", heard.post, Epoch(1))
     workers.request_worker(WorkerId("worker-3"))
     await heard.next()
     workers.release_worker(WorkerId("worker-3"), "idle")
