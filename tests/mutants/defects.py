@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SIMULATION = "simulation"  # `make sim`, from seed 0 on
+_REFLECTOR = "tests/unit/kubernetes/test_reflector_core.py"
 _KAFKA = "tests/integration/test_kafka_sink.py"
 
 
@@ -384,5 +385,34 @@ MUTANTS = (
         "        self._leftovers.abort_own()\n",
         "",
         f"{_KAFKA}::test_a_committed_transaction_is_accepted_again_and_again",
+    ),
+    Mutant(
+        "a watch of Kubernetes resumes before the last deletion",
+        "firesteel/kubernetes/reflector/core.py",
+        "                self._resource_version = version_of(deleted)\n",
+        "",
+        f"{_REFLECTOR}::test_deletions_move_the_version_that_a_watch_resumes_at",
+    ),
+    Mutant(
+        "an answer to a cancelled request to Kubernetes counts",
+        "firesteel/kubernetes/reflector/core.py",
+        "            elif event.number == self._number:\n",
+        "            else:\n",
+        f"{_REFLECTOR}::test_answers_to_cancelled_requests_are_ignored",
+    ),
+    Mutant(
+        "a watch of Kubernetes that opens makes old objects current",
+        "firesteel/kubernetes/reflector/core.py",
+        "            case WatchOpened():  # changes since its resourceVersion follow\n"
+        '                self.problem = ""\n',
+        "            case WatchOpened():\n                self._alive(now)\n",
+        f"{_REFLECTOR}::test_signs_of_life_make_the_snapshot_current",
+    ),
+    Mutant(
+        "an object of Kubernetes is created twice if an answer is lost",
+        "firesteel/kubernetes/client.py",
+        '_REPEATABLE = frozenset({"get", "list", "delete", "patch"})',
+        '_REPEATABLE = frozenset({"get", "list", "delete", "patch", "create"})',
+        "tests/kubernetes/test_faults.py::test_a_create_of_unknown_outcome_is_not_repeated",
     ),
 )
