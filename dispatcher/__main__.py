@@ -13,13 +13,13 @@ from dispatcher.rest.process import RestProcess, listen
 from dispatcher.service import Dispatcher, job_store_url
 from dispatcher.shared_storage import SharedStorage
 from firesteel.common.config import options
-from firesteel.common.high_availability import check_address, elected, election_of
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import LeaderElection, Office
 from firesteel.common.metrics import parse_ports
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import ForkedProcesses
+from firesteel.high_availability import check_address, elected, election_of
 
 log = structlog.get_logger(__name__)
 

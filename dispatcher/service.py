@@ -25,12 +25,12 @@ from dispatcher.shell import Shell
 from firesteel._proto import access_pb2, access_pb2_grpc, dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
-from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office, lead
 from firesteel.common.metrics import Registry, leader_sample
 from firesteel.common.rpc.gate import Gate
 from firesteel.common.service.platform import SYSTEM, Platform
+from firesteel.high_availability import leaders_of
 
 log = structlog.get_logger(__name__)
 

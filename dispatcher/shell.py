@@ -72,7 +72,6 @@ from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageAway, StorageError
 from firesteel.common.config import Configuration, ConfigurationError, options
-from firesteel.common.high_availability import elected
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.leader import FixedLeader, LeaderRetriever
@@ -89,6 +88,7 @@ from firesteel.common.service.platform import SYSTEM, Platform, Process
 from firesteel.common.states import JobStatus
 from firesteel.common.units import shortest_size
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import elected
 
 log = structlog.get_logger(__name__)
 

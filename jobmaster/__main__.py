@@ -9,10 +9,10 @@ import click
 import structlog
 
 from firesteel.common import logs
-from firesteel.common.high_availability import check_address
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import check_address
 from jobmaster.service import JobMasterProcess
 from jobmaster.shell import RunningJob
 

@@ -28,7 +28,6 @@ from firesteel.common import metrics
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
-from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import Leaders, Office
@@ -39,6 +38,7 @@ from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import leaders_of
 from jobmaster.convert import (
     HISTORY,
     JobHistory,

@@ -8,10 +8,10 @@ import click
 import structlog
 
 from firesteel.common.config import options
-from firesteel.common.high_availability import election_of
 from firesteel.common.leader import Office
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
+from firesteel.high_availability import election_of
 from resourcemanager.driver import WorkerDriver
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver

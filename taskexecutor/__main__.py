@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel.common.config import Configuration, options
-from firesteel.common.high_availability import check_address
 from firesteel.common.ids import TaskExecutorId, random_id
 from firesteel.common.process.lock_file import LockFile
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import check_address
 from taskexecutor.configuration import settings_from
 from taskexecutor.results import Results, ResultServer
 from taskexecutor.shell import TaskExecutor

@@ -22,7 +22,6 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel.common.config import Configuration, options
-from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import Leaders, Office
@@ -33,6 +32,7 @@ from firesteel.common.rpc.convert import JOB_KEYS, SLOT_STATUS
 from firesteel.common.security.job_keys import WINDOW_S
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.common.service.platform import Platform
+from firesteel.high_availability import leaders_of
 from taskexecutor import convert
 from taskexecutor.core import commands, events
 from taskexecutor.core.core import TaskExecutorCore

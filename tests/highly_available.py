@@ -20,12 +20,12 @@ from firesteel.client.client import Client
 from firesteel.client.cluster import wait_for_slots
 from firesteel.client.cluster.directory import CLUSTER_ID, end_processes
 from firesteel.common.config import Configuration
-from firesteel.common.high_availability import elected_address
-from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
-from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Leader, Office
 from firesteel.common.process import BlockingChild, spawn_blocking
+from firesteel.high_availability import elected_address
+from firesteel.high_availability.zookeeper.ensemble import Ensemble
+from firesteel.high_availability.zookeeper.finder import LeaderFinder
 from tests.compose import HA_CONFIGURATION, ComposedService, services
 from tests.waiting import PATIENCE_S
 from tests.zookeeper import ZooKeeper

@@ -18,10 +18,10 @@ from dispatcher.rest.programs import Programs
 from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.server import RestServer
 from firesteel.common.config import options
-from firesteel.common.high_availability import elected, elected_address, leaders_of
 from firesteel.common.leader import Office, wait_for_leader
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
+from firesteel.high_availability import elected, elected_address, leaders_of
 
 log = structlog.get_logger(__name__)
 

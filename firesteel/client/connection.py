@@ -13,16 +13,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from firesteel._proto.access_pb2_grpc import AccessStub
 from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
 from firesteel.common.config import Configuration, ConfigurationError, options
-from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.leader import Leader, Office
 from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import channel
 from firesteel.common.security.client import ClientSecurity
 from firesteel.errors import ClusterUnreachable, FiresteelError
+from firesteel.high_availability import is_elected
+from firesteel.high_availability.incumbent import LeadersUnreachable
 
 if TYPE_CHECKING:
-    from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
-    from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
+    from firesteel.high_availability.incumbent import Finder
 
 # Both together: no command takes more than ten seconds to report a Dispatcher that hangs.
 CONNECT_TIMEOUT_S = 2.0
@@ -38,24 +38,24 @@ class Connection:
     """Connects when it is created. Raises ClusterUnreachable.
 
     `address` is HOST:PORT, or zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID with the ensemble
-    that elects the leader, and the location in it. `own_cluster`: this process has started the
-    cluster.
+    that elects the leader, and the location in it, or kubernetes://NAMESPACE/CLUSTER-ID.
+    `own_cluster`: this process has started the cluster.
     """
 
     def __init__(self, address: str, conf: Configuration, *, own_cluster: bool = False) -> None:
-        self.address = address if address.startswith(ZOOKEEPER) else checked_address(address)
+        self.address = address if is_elected(address) else checked_address(address)
         self.security: ClientSecurity | None = None
         if conf.get(options.SECURITY_ENABLED):
             self.security = ClientSecurity(conf, own_cluster=own_cluster)
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
-        self._finder: LeaderFinder | None = None
-        self._without_quorum = False
+        self._finder: Finder | None = None
+        self._unreachable = False  # what elects the leader
         self.closed = False
         self.stub: Any = None
         self.access: Any = None
         try:
-            if address.startswith(ZOOKEEPER):
+            if is_elected(address):
                 self._finder = _finder(address, conf)
                 self.follow()
             else:
@@ -70,23 +70,21 @@ class Connection:
 
     def follow(self) -> None:
         """Connects to the leading Dispatcher if it has changed; waits while there is no leader, and
-        says so on stderr. Without a quorum of ZooKeeper, which elects no leader, it keeps the
-        current one. Raises ClusterUnreachable.
+        says so on stderr. While ZooKeeper or Kubernetes elects no leader, it keeps the current
+        one. Raises ClusterUnreachable.
         """
         assert self._finder is not None, "its address is fixed"
         try:
             leader = self._finder.find(timeout_s=0.0)
-            self._without_quorum = False
+            self._unreachable = False
             if leader is None:
                 print(f"No Dispatcher leads {self.address}; waiting for one.", file=sys.stderr)
                 leader = self._finder.find(timeout_s=LEADER_TIMEOUT_S)
         except FiresteelError as error:
-            from firesteel.common.high_availability.zookeeper.ensemble import EnsembleUnreachable
-
-            if self._leader is not None and isinstance(error, EnsembleUnreachable):
-                if not self._without_quorum:
+            if self._leader is not None and isinstance(error, LeadersUnreachable):
+                if not self._unreachable:
                     print(f"{error}; waiting for it.", file=sys.stderr)
-                self._without_quorum = True
+                self._unreachable = True
                 return
             raise ClusterUnreachable(str(error)) from None
         if leader is None:
@@ -127,34 +125,14 @@ class Connection:
             self._channel.close()
 
 
-def ensemble_at(address: str, conf: Configuration) -> Ensemble:
-    """Returns the ensemble of a zookeeper:// address and the configuration. Raises
-    ClusterUnreachable.
-    """
-    # Imported only where needed: kazoo.
-    from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+def _finder(address: str, conf: Configuration) -> Finder:
+    # Imported only where needed: kazoo, aiohttp.
+    from firesteel.high_availability.find import finder_at
 
-    servers, _, path = address.removeprefix(ZOOKEEPER).partition("/")
-    root, _, cluster_id = path.rpartition("/")
-    conf = conf.with_overrides(
-        {
-            options.ZOOKEEPER_QUORUM.key: servers,
-            options.ZOOKEEPER_ROOT.key: f"/{root}",
-            options.HA_CLUSTER_ID.key: cluster_id,
-        }
-    )
     try:
-        return Ensemble.of(conf)
+        return finder_at(address, conf, Office.DISPATCHER)
     except ConfigurationError as error:
         raise ClusterUnreachable(f"{address} is not an address: {error}") from None
-
-
-def _finder(address: str, conf: Configuration) -> LeaderFinder:
-    from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
-
-    ensemble = ensemble_at(address, conf)
-    try:
-        return LeaderFinder(ensemble, Office.DISPATCHER)
     except FiresteelError as error:
         raise ClusterUnreachable(str(error)) from None
 

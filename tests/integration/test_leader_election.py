@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from firesteel.common.config import Configuration
-from firesteel.common.high_availability.zookeeper.contender import ZooKeeperElection
-from firesteel.common.high_availability.zookeeper.ensemble import (
-    Client,
-    Ensemble,
-)
-from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
-from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeaders
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, LeadershipLost, NotActing, Office
 from firesteel.errors import FiresteelError
+from firesteel.high_availability.zookeeper.contender import ZooKeeperElection
+from firesteel.high_availability.zookeeper.ensemble import (
+    Client,
+    Ensemble,
+)
+from firesteel.high_availability.zookeeper.finder import LeaderFinder
+from firesteel.high_availability.zookeeper.leaders import ZooKeeperLeaders
 from tests.waiting import PATIENCE_S, until
 from tests.zookeeper import ZooKeeper
 

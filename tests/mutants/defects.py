@@ -141,14 +141,14 @@ MUTANTS = (
     ),
     Mutant(
         "a leader acts beyond its lease (invariant 20)",
-        "firesteel/common/high_availability/election.py",
+        "firesteel/high_availability/election.py",
         "LEASE_PART = 5 / 6 ",
         "LEASE_PART = 3 ",
         SIMULATION,
     ),
     Mutant(
         "an epoch goes back (invariant 20)",
-        "firesteel/common/high_availability/zookeeper/nodes.py",
+        "firesteel/high_availability/zookeeper/nodes.py",
         '        epoch = Epoch(max(int(data or b"0"), self.above) + 1)\n',
         "        epoch = Epoch(self.above + 1)\n",
         SIMULATION,

@@ -14,14 +14,14 @@ from dispatcher.job_store import job_store_facts
 from dispatcher.service import JOB_MASTERS_METHODS, Dispatcher
 from firesteel.common.config import Configuration, parse_definitions
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.high_availability import elected
-from firesteel.common.high_availability.zookeeper.contender import ZooKeeperElection
-from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
-from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeaders
 from firesteel.common.ids import Epoch, TaskExecutorId
 from firesteel.common.leader import FixedLeaders, Leaders, Office
 from firesteel.common.metrics import Registry
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import elected
+from firesteel.high_availability.zookeeper.contender import ZooKeeperElection
+from firesteel.high_availability.zookeeper.ensemble import Ensemble
+from firesteel.high_availability.zookeeper.leaders import ZooKeeperLeaders
 from jobmaster.paths import Listing, PathProblem
 from jobmaster.service import JobMasterProcess
 from resourcemanager.core.workers import WorkerId

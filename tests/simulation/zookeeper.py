@@ -30,7 +30,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 
-from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+from firesteel.high_availability.zookeeper.ensemble import Ensemble
 from tests.simulation.loop import CURRENT, OUTSIDE
 from tests.simulation.threads import Lock, OneThread, Thread, Wake, wait
 from tests.simulation.world import SimulatedProcess, World

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.high_availability import check_address
 from firesteel.common.process import spawn
+from firesteel.high_availability import check_address
 
 SERVICE = """
 import asyncio

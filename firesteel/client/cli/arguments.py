@@ -57,7 +57,7 @@ def _address_or_zookeeper(
         raise click.UsageError("-m and -z each name a cluster: omit one of them")
     if not quorum:
         return address
-    from firesteel.common.high_availability import elected_address
+    from firesteel.high_availability import elected_address
 
     return elected_address(Configuration.load(), quorum)
 
@@ -131,12 +131,11 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
     one that runs in the default folder, else None.
     """
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
+    from firesteel.high_availability import ZOOKEEPER, elected, elected_address
 
     if address:
-        return FoundCluster(address, "of -z" if "://" in address else "of -m")
-    if conf.get(options.HA_TYPE) == "zookeeper":
-        from firesteel.common.high_availability import elected_address
-
+        return FoundCluster(address, "of -z" if address.startswith(ZOOKEEPER) else "of -m")
+    if elected(conf):
         return FoundCluster(elected_address(conf), "configured")
     if {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
         return FoundCluster(_configured_address(conf), "configured")

@@ -18,10 +18,10 @@ from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, d
 from firesteel.client.signals import INTERRUPTED
 from firesteel.common import metrics_targets
 from firesteel.common.config import Configuration, options
-from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.installation import SERVICES, service_environment
 from firesteel.common.security.listening import uses_tls
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import ZOOKEEPER, is_elected
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
@@ -187,11 +187,10 @@ def status(directory: Path | None) -> None:
     where = ClusterDirectory(directory or default_directory())
     state, conf = where.read(), configuration()
     console = render.console()
-    if state.dispatcher_address.startswith(ZOOKEEPER):
-        from firesteel.client.connection import ensemble_at
-        from firesteel.common.high_availability.zookeeper.finder import incumbents
+    if is_elected(state.dispatcher_address):
+        from firesteel.high_availability.find import incumbents_at
 
-        leaders = incumbents(ensemble_at(state.dispatcher_address, conf))
+        leaders = incumbents_at(state.dispatcher_address, conf)
         for part in render.masters(state, leaders):
             console.print(part)
     with Client(state.dispatcher_address, conf=conf) as client:

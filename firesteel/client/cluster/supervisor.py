@@ -26,12 +26,12 @@ from firesteel.client.cluster.directory import (
 )
 from firesteel.common.backoff import Backoff
 from firesteel.common.config import Configuration, ConfigurationError, options
-from firesteel.common.high_availability import elected, elected_address
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Office
 from firesteel.common.metrics import parse_ports
 from firesteel.common.metrics_targets import CLUSTER_ID, FOLDER
 from firesteel.common.process import Child, StartFailed, spawn
+from firesteel.high_availability import elected, elected_address
 
 log = structlog.get_logger(__name__)
 

@@ -16,13 +16,13 @@ from firesteel.client.render.tables import (
     cut,
     new_table,
 )
-from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.leader import Office
 from firesteel.common.metrics_targets import Target
 from firesteel.common.units import mib
+from firesteel.high_availability import is_elected
 
 if TYPE_CHECKING:
-    from firesteel.common.high_availability.zookeeper.finder import Incumbent
+    from firesteel.high_availability.incumbent import Incumbent
 
 
 def masters(
@@ -63,7 +63,7 @@ def metrics(served: Sequence[Target], folder: Path) -> Iterator[RenderableType]:
 
 
 def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Iterator[RenderableType]:
-    if not state.dispatcher_address.startswith(ZOOKEEPER):
+    if not is_elected(state.dispatcher_address):
         yield (
             f"Dispatcher {state.dispatcher_address},"
             f" ResourceManager {state.resource_manager_address}"

@@ -952,9 +952,9 @@ HA_TYPE = _availability.option(
     "high-availability.type",
     "enum",
     "none",
-    "Whether the Dispatcher and ResourceManager have fixed addresses (none) or are elected in "
-    "ZooKeeper.",
-    choices=("none", "zookeeper"),
+    "Whether the Dispatcher and ResourceManager have fixed addresses (none) or are elected, in "
+    "ZooKeeper or with Leases of Kubernetes.",
+    choices=("none", "zookeeper", "kubernetes"),
 )
 HA_CLUSTER_ID = _availability.option(
     "high-availability.cluster-id",
@@ -1003,6 +1003,29 @@ ZOOKEEPER_SESSION_TIMEOUT = _availability.option(
     6.0,
     "Time of silence after which another leader is elected. ZooKeeper allows 2 to 20 of its ticks.",
     minimum=1,
+)
+
+LEASE_DURATION = _availability.option(
+    "high-availability.kubernetes.leader-election.lease-duration",
+    "duration",
+    15.0,
+    "Time without renewals after which another contender takes the Lease.",
+    minimum=1,
+)
+RENEW_DEADLINE = _availability.option(
+    "high-availability.kubernetes.leader-election.renew-deadline",
+    "duration",
+    10.0,
+    "Time without a renewal after which the leader stops to act until it has renewed its Lease. At "
+    "most 5/6 of the lease duration.",
+    minimum=0.5,
+)
+RETRY_PERIOD = _availability.option(
+    "high-availability.kubernetes.leader-election.retry-period",
+    "duration",
+    2.0,
+    "Time between renewals, and between attempts. At most half of the renew deadline.",
+    minimum=0.1,
 )
 
 _logs = _Section("Logs")

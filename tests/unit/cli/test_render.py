@@ -29,12 +29,12 @@ from firesteel.client.job_details import (
 )
 from firesteel.client.progress import Paces, PlainDisplay
 from firesteel.common import units
-from firesteel.common.high_availability.zookeeper.finder import Incumbent
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, Office
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import PartitionProgress, TaskMetrics, TopicProgress
 from firesteel.errors import ErrorInfo
+from firesteel.high_availability.incumbent import Incumbent
 from tests import job_details
 
 JOB = "a" * 32

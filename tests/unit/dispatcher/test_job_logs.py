@@ -32,7 +32,6 @@ from firesteel._proto import (
     resource_manager_pb2_grpc,
 )
 from firesteel.common.config import Configuration
-from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import Office
@@ -42,6 +41,7 @@ from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.server import bind, new_server
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
+from firesteel.high_availability.retriever import Retriever
 
 JOB, NEAR, FAR, GONE = JobId("a" * 32), "1" * 32, "2" * 32, "3" * 32
 SOON_S = 60.0

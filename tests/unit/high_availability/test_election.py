@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from firesteel.common.high_availability.election import (
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import Leader
+from firesteel.common.service.core import Tick
+from firesteel.high_availability.election import (
     Confirm,
     Confirmed,
     Connected,
@@ -27,9 +30,6 @@ from firesteel.common.high_availability.election import (
     Suspended,
     Vacant,
 )
-from firesteel.common.ids import Epoch
-from firesteel.common.leader import Leader
-from firesteel.common.service.core import Tick
 
 SESSION, LEASE, CONFIRM = 6.0, 5.0, 1.0
 OTHER = Leader("other:1", Epoch(3))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
 from firesteel.common.leader import Office
+from firesteel.high_availability.zookeeper.ensemble import Ensemble
 
 PREFIX = "high-availability."
 

@@ -11,7 +11,6 @@ import pytest
 
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.common.fencing import Refusals
-from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import FixedElection, Leader, NotActing, Office
 from firesteel.common.rpc.gate import Gate
@@ -19,6 +18,7 @@ from firesteel.common.rpc.leader_stub import LeaderStub
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, StatusDetail, detail_of
 from firesteel.common.service.platform import SYSTEM
+from firesteel.high_availability.retriever import Retriever
 from resourcemanager.servicer import ResourceManagerServicer
 from taskexecutor.core import events
 from taskexecutor.streams import ResourceManagerStream

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from firesteel._proto import dispatcher_pb2
-from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import AllocationId, Epoch, IdSource, TaskExecutorId
 from firesteel.common.leader import FixedLeaders, Leader, LeaderRetriever, Office
 from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.service.platform import SYSTEM
+from firesteel.high_availability.retriever import Retriever
 from jobmaster.core import commands
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.settings import JobSettings

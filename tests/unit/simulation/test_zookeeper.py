@@ -9,7 +9,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NodeExistsError
 
 from firesteel.common.config import Configuration, options
-from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+from firesteel.high_availability.zookeeper.ensemble import Ensemble
 from tests.simulation.world import SimulatedProcess, World
 from tests.simulation.zookeeper import Client, ZooKeeper
 

@@ -11,12 +11,12 @@ import pytest
 import xxhash
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import Epoch
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.common.leader import FixedLeaders, Leader, LeaderRetriever, Office
 from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
+from firesteel.high_availability.retriever import Retriever
 from taskexecutor import blobs
 from taskexecutor.blobs import BlobCache
 

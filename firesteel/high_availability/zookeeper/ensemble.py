@@ -22,6 +22,8 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.leader import Office
 from firesteel.errors import FiresteelError
+from firesteel.high_availability import ZOOKEEPER
+from firesteel.high_availability.incumbent import LeadersUnreachable
 
 CONNECT_TIMEOUT_S = 5.0
 _RETRY_FIRST_S = 0.05  # between attempts to connect
@@ -33,7 +35,7 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-class EnsembleUnreachable(FiresteelError):
+class EnsembleUnreachable(LeadersUnreachable):
     """No server of the ensemble responds, or none that has a quorum."""
 
 
@@ -68,6 +70,18 @@ class Ensemble:
             authorization=authorization,
             creator_only=creator_only,
         )
+
+    @staticmethod
+    def at(address: str, conf: Configuration) -> Ensemble:
+        """Returns the ensemble of a zookeeper:// address. Raises ConfigurationError."""
+        servers, _, path = address.removeprefix(ZOOKEEPER).partition("/")
+        root, _, cluster_id = path.rpartition("/")
+        keys = {
+            options.ZOOKEEPER_QUORUM.key: servers,
+            options.ZOOKEEPER_ROOT.key: f"/{root}",
+            options.HA_CLUSTER_ID.key: cluster_id,
+        }
+        return Ensemble.of(conf.with_overrides(keys))
 
     def __str__(self) -> str:
         return ", ".join(self.servers)

@@ -23,11 +23,11 @@ from kazoo.exceptions import (
 )
 
 from firesteel.common.config import options
-from firesteel.common.high_availability.election import Confirmed, Displaced, Granted, Occupied
-from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, Office
 from firesteel.errors import FiresteelError
+from firesteel.high_availability.election import Confirmed, Displaced, Granted, Occupied
+from firesteel.high_availability.zookeeper.ensemble import Client, Ensemble
 
 _NOT_THE_CAUSE = (RolledBackError, RuntimeInconsistency)
 

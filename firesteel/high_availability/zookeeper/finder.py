@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import NamedTuple
 
 from kazoo.exceptions import (
     ConnectionLoss,
@@ -16,18 +15,12 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
-from firesteel.common.high_availability.zookeeper.nodes import decode
 from firesteel.common.leader import Leader, Office
+from firesteel.high_availability.incumbent import Incumbent
+from firesteel.high_availability.zookeeper.ensemble import Client, Ensemble
+from firesteel.high_availability.zookeeper.nodes import decode
 
 _READ_TIMEOUT_S = 10.0
-
-
-class Incumbent(NamedTuple):
-    """The holder of an office, and the time since when."""
-
-    leader: Leader
-    since_ms: int
 
 
 def incumbents(ensemble: Ensemble) -> dict[Office, Incumbent]:

@@ -15,13 +15,16 @@ import structlog
 from kazoo.exceptions import ConnectionClosedError, KazooException, NoAuthError
 from kazoo.protocol.states import KazooState
 
-from firesteel.common.high_availability.election import (
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import NO_EPOCH, Office
+from firesteel.common.service.core_loop import CoreLoop
+from firesteel.high_availability.contender import Contender
+from firesteel.high_availability.election import (
     Command,
     Confirm,
     Connected,
     Contend,
     ElectionCore,
-    ElectionState,
     End,
     Event,
     Lead,
@@ -34,21 +37,16 @@ from firesteel.common.high_availability.election import (
     Suspended,
     Vacant,
 )
-from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
-from firesteel.common.high_availability.zookeeper.nodes import OfficeNodes, claim_cluster
-from firesteel.common.ids import Epoch
-from firesteel.common.leader import NO_EPOCH, LeadershipLost, NotActing, Office
-from firesteel.common.service.core_loop import CoreLoop
+from firesteel.high_availability.zookeeper.ensemble import Client, Ensemble
+from firesteel.high_availability.zookeeper.nodes import OfficeNodes, claim_cluster
 
 log = structlog.get_logger(__name__)
 
 
-class ZooKeeperElection:
+class ZooKeeperElection(Contender):
     """Implements `LeaderElection`. `store_id` is the id of the contender's job store, if it has
     one; its epoch will be higher than `above`.
     """
-
-    contested = True
 
     def __init__(
         self,
@@ -60,12 +58,11 @@ class ZooKeeperElection:
         client: Client | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(office, f"ZooKeeper ({ensemble})", lambda: self.core, clock)
         self.core = ElectionCore()
         self._ensemble = ensemble
-        self._office = office
         self._store_id = store_id
         self._above = above
-        self._clock = clock
         self._client = client or Client(ensemble)
         self._nodes: OfficeNodes | None = None
         self._core_loop: CoreLoop[Event, None, Command] = CoreLoop(
@@ -73,8 +70,6 @@ class ZooKeeperElection:
         )
         self._running: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed = asyncio.Event()  # set by every command
-        self._end: LeadershipLost | None = None
 
     # ---- LeaderElection
 
@@ -97,46 +92,6 @@ class ZooKeeperElection:
         self._post_connected()
         self._running = asyncio.create_task(self._core_loop.run())
 
-    async def granted(self) -> Epoch | None:
-        await self._until(lambda: self.core.state is not ElectionState.STANDBY)
-        return self.core.epoch
-
-    def acts(self) -> bool:
-        return self.core.acts(self._clock())
-
-    async def acting(self) -> None:
-        await self._until(self.acts)
-
-    async def lost(self) -> None:
-        await self._until(lambda: self._end is not None)
-        assert self._end is not None
-        raise self._end
-
-    def not_acting(self) -> NotActing | None:
-        holder = self._office.holder
-        match self.core.state:
-            case ElectionState.STANDBY if self.core.other is not None:
-                other = self.core.other
-                return NotActing(
-                    message=f"this {holder} is a standby, not the leader; the leader is"
-                    f" {other.address} (epoch {other.epoch})",
-                    leader=other,
-                )
-            case ElectionState.STANDBY:
-                return NotActing(
-                    message=f"this {holder} is a standby, and no leader is elected now"
-                )
-            case ElectionState.ENDED:
-                return NotActing(message=f"this {holder} no longer leads, and ends")
-            case _ if self.acts():
-                return None
-            case _:
-                return NotActing(
-                    message=f"this {holder} (epoch {self.core.epoch}) cannot reach ZooKeeper"
-                    f" ({self._ensemble}), and does not act before it knows that it still leads",
-                    coordinated=False,
-                )
-
     async def close(self) -> None:
         if self._running is not None:
             self._client.remove_listener(self._state_changed)
@@ -148,11 +103,6 @@ class ZooKeeperElection:
         await asyncio.to_thread(self._client.disconnect)
 
     # ---- inside
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._changed.clear()
-            await self._changed.wait()
 
     def _prepare(self, nodes: OfficeNodes) -> None:
         self._client.connect()
@@ -204,10 +154,7 @@ class ZooKeeperElection:
             case Resume():
                 log.info("acts again", office=self._office.value, epoch=self.core.epoch)
             case End():
-                self._end = LeadershipLost(
-                    f"the {self._office.holder} with epoch {self.core.epoch} no longer leads:"
-                    f" {command.reason}"
-                )
+                self._ended(command.reason)
             case _:
                 assert_never(command)
 

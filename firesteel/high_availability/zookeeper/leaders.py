@@ -1,7 +1,6 @@
 """Finds the elected leaders in ZooKeeper, and follows them.
 
-While ZooKeeper is unavailable, the leaders are those that were announced last. Epochs only rise: an
-announcement of an earlier leader, by a server of the ensemble that lags behind, is ignored.
+While ZooKeeper is unavailable, the leaders are those that were announced last.
 """
 
 from __future__ import annotations
@@ -15,55 +14,19 @@ from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.recipe.watchers import DataWatch
 
-from firesteel.common.high_availability.zookeeper.ensemble import (
+from firesteel.common.leader import LeaderRetriever, Office
+from firesteel.errors import FiresteelError
+from firesteel.high_availability.retriever import Retriever
+from firesteel.high_availability.zookeeper.ensemble import (
     CONNECT_TIMEOUT_S,
     Client,
     Ensemble,
 )
-from firesteel.common.high_availability.zookeeper.nodes import decode
-from firesteel.common.leader import NO_EPOCH, Leader, LeaderRetriever, Office
-from firesteel.errors import FiresteelError
+from firesteel.high_availability.zookeeper.nodes import decode
 
 log = structlog.get_logger(__name__)
 
 READ_TIMEOUT_S = 2.0
-
-
-class Retriever:
-    """Implements `LeaderRetriever`, on one event loop."""
-
-    fixed = False
-
-    def __init__(self, office: Office) -> None:
-        self._office = office
-        self._leader: Leader | None = None
-        self._highest = NO_EPOCH
-        self._changed = asyncio.Event()
-
-    @property
-    def leader(self) -> Leader | None:
-        return self._leader
-
-    async def changed(self, known: Leader | None) -> Leader | None:
-        while self._leader == known:
-            self._changed.clear()
-            await self._changed.wait()
-        return self._leader
-
-    def announced(self, leader: Leader | None) -> None:
-        if leader is not None and leader.epoch < self._highest:
-            log.warning(
-                "ZooKeeper announces a leader of before; it is passed over",
-                office=self._office.value,
-                address=leader.address,
-                epoch=leader.epoch,
-                known=self._highest,
-            )
-            return
-        if leader is not None:
-            self._highest = leader.epoch
-        self._leader = leader
-        self._changed.set()
 
 
 class ZooKeeperLeaders:
