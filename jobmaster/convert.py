@@ -37,6 +37,7 @@ from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
+from jobmaster.core.parallelism import Parallelism
 from jobmaster.core.slots.slot import SlotOffer
 
 _STATUSES = 64  # of the job, that are kept for its next JobMaster
@@ -216,6 +217,9 @@ def found_to_proto(found: Mapping[OperatorId, Json]) -> dict[str, bytes]:
 
 def found_from_proto(found: Mapping[str, bytes]) -> dict[OperatorId, Json]:
     return {OperatorId(o): json.loads(zlib.decompress(of)) for o, of in found.items()}
+
+
+PARALLELISM = Wire(Parallelism, job_master_pb2.JobParallelism)
 
 
 def parallelism(

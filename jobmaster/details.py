@@ -35,6 +35,9 @@ def job_details(
     sizes = _state_bytes(core)
     for details, job_vertex in zip(vertices, graph.vertices, strict=True):
         _add_tasks(details, core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
+        bounds = core.job.parallelism.stored
+        details.lower_bound = bounds.lower.get(job_vertex.vertex.vertex_id, 0)
+        details.upper_bound = bounds.upper.get(job_vertex.vertex.vertex_id, 0)
         sample = None if graph.status.terminal else activity.get(details.vertex_id)
         if sample is not None:
             details.activity.CopyFrom(sample.message())

@@ -41,6 +41,7 @@ from firesteel.errors import FiresteelError
 from firesteel.high_availability import leaders_of
 from jobmaster.convert import (
     HISTORY,
+    PARALLELISM,
     JobHistory,
     collected_by_attempt,
     restart_history_from_json,
@@ -259,7 +260,7 @@ class JobMasterProcess:
             statuses=_statuses(start),
             failures=_history(start).failures,
             warnings=_history(start).warnings,
-            parallelism_version=start.parallelism.version,
+            parallelism=PARALLELISM.decode(start.parallelism),
         )
         job = RunningJob(
             start,

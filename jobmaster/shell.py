@@ -265,6 +265,7 @@ class RunningJob:
                 request=request,
                 parallelism=asked.parallelism,
                 by_vertex=dict(asked.by_vertex),
+                lower_bounds=dict(asked.lower_bounds),
                 timeout_s=asked.timeout_s,
             )
         )

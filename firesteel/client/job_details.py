@@ -158,6 +158,8 @@ class Vertex:
     input_partitioners: tuple[str, ...] = ()  # of these inputs: FORWARD, HASH, ...
     activity: Activity | None = None  # None: unknown
     state_bytes: int | None = None  # in the last complete checkpoint
+    lower_bound: int = 0  # of its parallelism; 0: unknown
+    upper_bound: int = 0
 
     @property
     def states(self) -> Counter[ExecutionState]:

@@ -258,6 +258,8 @@ class StoreParallelism:
 
     version: int
     by_vertex: Mapping[VertexId, int]
+    lower: Mapping[VertexId, int]
+    upper: Mapping[VertexId, int]
     must: bool  # repeated until it is stored: there is no alternative
 
 

@@ -88,7 +88,7 @@ class JobMasterCore:
             verdict_before=recovery.verdict, adoption_timeout_s=settings.adoption_timeout_s
         )
         self._vacating = Vacating(job)
-        self._rescaling = Rescaling(job, settings.slot_request_timeout_s)
+        self._rescaling = Rescaling(job, settings.elastic, settings.slot_request_timeout_s)
         self._inspections = Inspections(job.graph)
         self._hosts: dict[TaskExecutorId, str] = {}
         self._reported: tuple[object, object] = (

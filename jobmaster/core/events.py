@@ -257,6 +257,8 @@ class RescaleRequested:
     request: str
     parallelism: int = 0  # of all vertices whose parallelism the program does not set; 0: unchanged
     by_vertex: Mapping[str, int] = field(default_factory=dict)  # names or ids of vertices
+    # As `by_vertex`. If set, that has upper bounds, between which the slots decide.
+    lower_bounds: Mapping[str, int] = field(default_factory=dict)
     timeout_s: float = 0.0  # how long to wait for additional slots; 0: slot.request.timeout
 
 

@@ -130,7 +130,7 @@ class JobContext:
             recovery,
             self.now_ms,
         )
-        self.parallelism = JobParallelism(job_graph, recovery.parallelism_version)
+        self.parallelism = JobParallelism(job_graph, recovery.parallelism, settings.elastic.mode)
         self._collected = recovery.collected
         self.warnings = dict.fromkeys(recovery.warnings)  # in order
         self.restarts = 0  # of the whole job and of regions

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner, Scaling
 from jobmaster.core.commands import StoreParallelism
+from jobmaster.core.elasticity import SchedulerMode
 
 _NEAR = 3  # names suggested for an unknown one
 _PREFIX_CHARS = 4  # the least of an id
@@ -26,14 +27,25 @@ class CannotRescale(Exception):
 class Parallelism:
     version: int = 0  # increases with every change; 0: that of the submitted graph
     by_vertex: Mapping[VertexId, int] = field(default_factory=dict)  # all vertices of the job
+    # The bounds between which the job follows the slots that there are.
+    lower: Mapping[VertexId, int] = field(default_factory=dict)
+    upper: Mapping[VertexId, int] = field(default_factory=dict)
 
 
 class JobParallelism:
     """The stored parallelism, the one that the tasks have, and the one that a failure restores."""
 
-    def __init__(self, graph: JobGraph, version: int) -> None:
+    def __init__(self, graph: JobGraph, recovered: Parallelism, mode: SchedulerMode) -> None:
+        """The graph has the recovered parallelism."""
+        self.mode = mode
         by_vertex = {vertex.vertex_id: vertex.parallelism for vertex in graph.vertices}
-        self.stored = self.applied = Parallelism(version=version, by_vertex=by_vertex)
+        lower, upper = bounds(graph, mode)
+        self.stored = self.applied = Parallelism(
+            version=recovered.version,
+            by_vertex=by_vertex,
+            lower={**lower, **recovered.lower},
+            upper={**upper, **recovered.upper},
+        )
         # Not all tasks have run with the applied parallelism; this one is restored by a failure.
         self.previous: Parallelism | None = None
         self._storing: Parallelism | None = None
@@ -49,18 +61,40 @@ class JobParallelism:
         """Whether a failure restores the previous parallelism."""
         return self.previous is not None
 
-    def store(self, by_vertex: Mapping[VertexId, int]) -> StoreParallelism:
-        return self._store(by_vertex, restores=False)
+    def store(
+        self,
+        by_vertex: Mapping[VertexId, int],
+        lower: Mapping[VertexId, int],
+        upper: Mapping[VertexId, int],
+    ) -> StoreParallelism:
+        return self._store(by_vertex, lower, upper, restores=False)
 
     def store_previous(self) -> StoreParallelism:
         assert self.previous is not None, "all tasks have run"
-        return self._store(self.previous.by_vertex, restores=True)
+        before = self.previous
+        return self._store(before.by_vertex, before.lower, before.upper, restores=True)
 
-    def _store(self, by_vertex: Mapping[VertexId, int], *, restores: bool) -> StoreParallelism:
+    def _store(
+        self,
+        by_vertex: Mapping[VertexId, int],
+        lower: Mapping[VertexId, int],
+        upper: Mapping[VertexId, int],
+        *,
+        restores: bool,
+    ) -> StoreParallelism:
         assert self.settled, f"two at a time: {self._storing}"
-        version, self._restores = self.stored.version + 1, restores
-        self._storing = Parallelism(version=version, by_vertex=dict(by_vertex))
-        return StoreParallelism(version=version, by_vertex=self._storing.by_vertex, must=restores)
+        changes = by_vertex != self.stored.by_vertex  # otherwise the tasks need not restart
+        self._restores = restores
+        self._storing = Parallelism(
+            version=self.stored.version + changes, by_vertex=by_vertex, lower=lower, upper=upper
+        )
+        return StoreParallelism(
+            version=self._storing.version,
+            by_vertex=by_vertex,
+            lower=lower,
+            upper=upper,
+            must=restores,
+        )
 
     def was_stored(self) -> None:
         assert self._storing is not None, "nothing is being stored"
@@ -127,6 +161,22 @@ def planned(graph: JobGraph, parallelism: int, by_vertex: Mapping[str, int]) -> 
                 f" {vertex.max_parallelism}, or set a higher pipeline.max-parallelism in a new job"
             )
     return planned
+
+
+def bounds(graph: JobGraph, mode: SchedulerMode) -> tuple[dict[VertexId, int], dict[VertexId, int]]:
+    """Returns the lowest and the highest parallelism of each vertex, if no user requests others."""
+    lower = {vertex.vertex_id: vertex.parallelism for vertex in graph.vertices}
+    upper = dict(lower)
+    if mode is SchedulerMode.DEFAULT or graph.batch:
+        return lower, upper
+    for members in _bound_together(graph):
+        if any(vertex.scaling is Scaling.FIXED for vertex in members):
+            continue
+        for vertex in members:
+            lower[vertex.vertex_id] = 1
+            if mode is SchedulerMode.REACTIVE and all(map(_follows_default, members)):
+                upper[vertex.vertex_id] = min(v.max_parallelism for v in members)
+    return lower, upper
 
 
 def _follows_default(vertex: JobVertex) -> bool:

@@ -62,6 +62,7 @@ class Phase:
 
     statuses: ClassVar[frozenset[JobStatus]]  # the job's possible statuses in this phase
     runs: ClassVar[bool] = False  # whether tasks run, apart from those that restart
+    waits: ClassVar[bool] = False  # whether no task is deployed until all have their slots
 
     adoption: Adoption | None = None  # while tasks of an earlier master are being taken over
 
@@ -199,11 +200,15 @@ class WaitingForSlots(Phase):
     """
 
     statuses = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING})
+    waits = True
 
     @classmethod
     def enter(cls, job: JobContext, now: float) -> Step:
         """Schedules all tasks that may start; every task must be CREATED."""
         return cls(), job.schedule(tuple(job.graph.execution_vertices()), now)
+
+    def rescale(self, job: JobContext, now: float) -> Step:
+        return Failing.enter(job, 0.0, now, cause="its parallelism changes")
 
     def advance(self, job: JobContext, now: float) -> Step:
         if not job.can_deploy:

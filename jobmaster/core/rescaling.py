@@ -7,11 +7,15 @@ Until the new parallelism is stored, any problem leaves the job as it is. Then a
 from the checkpoint, which is not a failure and uses no restart attempt. If a task fails before all
 have run, the previous parallelism is stored and restored (`Failing.ended`).
 
+With `scheduler-mode` adaptive or reactive, it also lets the job follow the slots that there are,
+within its bounds: a running job as above, and one that waits for slots without a new checkpoint.
+
 The core owns this object and calls `advance` after every event.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -19,6 +23,7 @@ from firesteel.common.checkpoints.fits import CannotRestore, check_fits
 from firesteel.common.ids import VertexId
 from jobmaster.core import events
 from jobmaster.core.commands import AnswerRequest, AnswerRescale, Command, log
+from jobmaster.core.elasticity import Elasticity, ElasticSettings, fitted
 from jobmaster.core.execution_graph import slot_profiles
 from jobmaster.core.job_context import JobContext
 from jobmaster.core.parallelism import CannotRescale, planned
@@ -45,16 +50,24 @@ class _Rescale:
     after: dict[VertexId, int]
     deadline: float  # for the slots
     timeout_s: float
+    lower: Mapping[VertexId, int]
+    upper: Mapping[VertexId, int]
     stage: _Stage = _Stage.SLOTS
+    checkpoint_request: str = ""
     checkpoint: AnswerRequest | None = None  # the outcome; None: not known yet
     version: int = 0  # that it has stored
     problem: str = ""  # of the store
 
 
 class Rescaling:
-    def __init__(self, job: JobContext, slot_timeout_s: float) -> None:
+    def __init__(self, job: JobContext, elastic: ElasticSettings, slot_timeout_s: float) -> None:
         """`slot_timeout_s` is slot.request.timeout."""
         self._job = job
+        self._elastic = elastic
+        self._elasticity = Elasticity(elastic)
+        # The last result, for the identities of the bounds and the slots.
+        self._last_fit: tuple[object, dict[VertexId, int] | None] | None = None
+        job.pool.keeps_idle = elastic.enabled
         self._slot_timeout_s = slot_timeout_s
         self._rescale: _Rescale | None = None
 
@@ -62,20 +75,45 @@ class Rescaling:
 
     def requested(self, event: events.RescaleRequested, phase: Phase, now: float) -> list[Command]:
         job = self._job
-        before = {v.vertex.vertex_id: v.parallelism for v in job.graph.vertices}
+        graph, stored = job.graph.job_graph, job.parallelism.stored
+        before = dict(job.parallelism.applied.by_vertex)
         try:
-            after = planned(job.graph.job_graph, event.parallelism, event.by_vertex)
+            after = planned(graph, event.parallelism, event.by_vertex)
+            lower = self._lower_bounds(event, after)
         except CannotRescale as problem:
             return [AnswerRescale(request=event.request, problem=str(problem), invalid=True)]
         if why := self._impossible(phase):
             return [AnswerRescale(request=event.request, problem=why)]
-        if after == before:
+        if after == before and (lower, after) == (stored.lower, stored.upper):
             return [AnswerRescale(request=event.request, before=before, after=after)]
-        timeout_s = event.timeout_s or self._slot_timeout_s
-        self._rescale = _Rescale(event.request, before, after, now + timeout_s, timeout_s)
+        elastic = lower != after
+        timeout_s = self._elastic.fewer_after_s if elastic else self._slot_timeout_s
+        timeout_s = event.timeout_s or timeout_s
+        self._rescale = _Rescale(
+            event.request, before, after, now + timeout_s, timeout_s, lower, dict(after)
+        )
         job.pool.keeps_idle = True
+        job.pool.reserve_nothing()
         job.slot_wait.explain("")
         return [log("info", "the job is to be rescaled", parallelism=self._changes())]
+
+    def _lower_bounds(
+        self, event: events.RescaleRequested, upper: Mapping[VertexId, int]
+    ) -> dict[VertexId, int]:
+        """Raises CannotRescale."""
+        graph, lower = self._job.graph.job_graph, dict(upper)
+        if event.lower_bounds:
+            lower = planned(graph, 0, event.lower_bounds)
+        elif self._elastic.enabled:
+            stored = self._job.parallelism.stored.lower
+            lower = {v: min(stored[v], bound) for v, bound in upper.items()}
+        for vertex in graph.vertices:
+            low, high = lower[vertex.vertex_id], upper[vertex.vertex_id]
+            if low > high:
+                raise CannotRescale(
+                    f"{vertex.name!r} has the lower bound {low}, above its upper bound {high}"
+                )
+        return lower
 
     def _impossible(self, phase: Phase) -> str:
         job = self._job
@@ -108,7 +146,9 @@ class Rescaling:
 
     def next_deadline(self) -> float | None:
         rescale = self._rescale
-        return rescale.deadline if rescale and rescale.stage is _Stage.SLOTS else None
+        if rescale is None:
+            return self._elasticity.deadline()
+        return rescale.deadline if rescale.stage is _Stage.SLOTS else None
 
     def take_answers(self, commands: list[Command]) -> list[Command]:
         """Returns the commands without the answer to this object's request for a checkpoint."""
@@ -117,7 +157,8 @@ class Rescaling:
             return commands
         others: list[Command] = []
         for command in commands:
-            if isinstance(command, AnswerRequest) and command.request == rescale.request:
+            asked = rescale.checkpoint_request
+            if isinstance(command, AnswerRequest) and command.request == asked:
                 rescale.checkpoint = command
             else:
                 others.append(command)
@@ -127,9 +168,16 @@ class Rescaling:
 
     def advance(self, phase: Phase, now: float) -> Step:
         """Takes the next step that the facts allow."""
+        under_way = self._rescale is not None
+        following, commands = self._step(phase, now)
+        if under_way and self._rescale is None and following is phase:
+            commands += self._follow_slots(phase, now)
+        return following, commands
+
+    def _step(self, phase: Phase, now: float) -> Step:
         rescale, job = self._rescale, self._job
         if rescale is None:
-            return phase, []
+            return phase, self._follow_slots(phase, now)
         if job.graph.status.terminal:
             return phase, self._end(now, f"the job is {job.graph.status.name}")
         match rescale.stage:
@@ -139,10 +187,13 @@ class Rescaling:
                 return phase, self._wait_for_checkpoint(rescale, phase, now)
             case _Stage.STORING if not job.parallelism.settled:
                 return phase, []
-            case _Stage.STORING if job.parallelism.stored.version != rescale.version:
+            case _Stage.STORING if rescale.problem:
                 why = f"the job store did not accept the new parallelism: {rescale.problem}"
                 return phase, self._end(now, why)
+            case _Stage.STORING if job.parallelism.applied.version == rescale.version:
+                return phase, self._end(now)  # only the bounds have changed
             case _Stage.STORING:
+                self._elasticity.changed(now)
                 rescale.stage = _Stage.RESTARTING
                 return phase.rescale(job, now)
             case _Stage.RESTARTING:
@@ -155,9 +206,18 @@ class Rescaling:
         target = job.graph.job_graph.with_parallelism(rescale.after)
         pool.reserve_up_to(profile for _, profile in slot_profiles(target.vertices))
         if pool.reserved or not job.all_run:
-            return [] if now < rescale.deadline else self._end(now, self._missing(rescale))
+            if now < rescale.deadline:
+                return []
+            fit = self._fitted(rescale.lower, rescale.upper) if job.all_run else None
+            if fit is None:
+                return self._end(now, self._missing(rescale))
+            rescale.after = fit
+            pool.reserve_nothing()
+        if rescale.after == job.parallelism.applied.by_vertex:
+            return self._store(rescale)
         rescale.stage = _Stage.CHECKPOINT
-        request = events.CheckpointRequested(request=rescale.request, rescales=True)
+        rescale.checkpoint_request = rescale.request or job.ids.next()
+        request = events.CheckpointRequested(request=rescale.checkpoint_request, rescales=True)
         begun = self.take_answers(job.checkpoints.request(request, now))
         return [*begun, *self._wait_for_checkpoint(rescale, phase, now)]
 
@@ -186,10 +246,69 @@ class Rescaling:
             check_fits(job.graph.job_graph.with_parallelism(rescale.after), latest.operators)
         except CannotRestore as problem:
             return self._end(now, str(problem))
+        return self._store(rescale)
+
+    def _store(self, rescale: _Rescale) -> list[Command]:
         rescale.stage = _Stage.STORING
-        store = job.parallelism.store(rescale.after)
+        store = self._job.parallelism.store(rescale.after, rescale.lower, rescale.upper)
         rescale.version = store.version
         return [store]
+
+    def _fitted(
+        self, lower: Mapping[VertexId, int], upper: Mapping[VertexId, int]
+    ) -> dict[VertexId, int] | None:
+        job, held = self._job, self._job.pool.requirements_held
+        key = (id(lower), id(upper), frozenset(held.items()))
+        if self._last_fit is None or self._last_fit[0] != key:
+            self._last_fit = key, fitted(job.graph.job_graph, lower, upper, held)
+        return self._last_fit[1]
+
+    def _follow_slots(self, phase: Phase, now: float) -> list[Command]:
+        """Changes the parallelism of a job that may follow its slots, if they have changed."""
+        job, pool, stored = self._job, self._job.pool, self._job.parallelism.stored
+        runs = phase.runs and job.all_run and job.checkpoints.enabled
+        waits = phase.waits and job.lacks_slots
+        if (
+            not self._elastic.enabled
+            or not (runs or waits)
+            or not job.parallelism.settled
+            or job.checkpoints.ends_the_job
+            or not job.checkpoints.settled
+            or pool.vacates
+        ):
+            self._elasticity.forget()
+            return []
+        if runs:
+            highest = job.graph.job_graph.with_parallelism(stored.upper)
+            pool.reserve_up_to(profile for _, profile in slot_profiles(highest.vertices))
+        fit = self._fitted(stored.lower, stored.upper)
+        before = dict(job.parallelism.applied.by_vertex)
+        if fit is None or not self._elasticity.may_change(
+            possible=sum(fit.values()),
+            current=sum(before.values()),
+            most=sum(stored.upper.values()),
+            runs=runs,
+            now=now,
+        ):
+            return []
+        if waits and not self._restorable(fit):
+            return []
+        pool.reserve_nothing()
+        self._rescale = rescale = _Rescale("", before, fit, now, 0.0, stored.lower, stored.upper)
+        text = "the job follows the slots that there are"
+        followed = log("info", text, parallelism=self._changes())
+        return [followed, *(self._store(rescale) if waits else ())]
+
+    def _restorable(self, by_vertex: Mapping[VertexId, int]) -> bool:
+        """Whether the latest checkpoint, if there is one, can be restored with this parallelism."""
+        latest = self._job.completed.latest
+        if latest is None:
+            return True
+        try:
+            check_fits(self._job.graph.job_graph.with_parallelism(by_vertex), latest.operators)
+        except CannotRestore:
+            return False
+        return True
 
     def _wait_for_tasks(self, rescale: _Rescale, phase: Phase, now: float) -> list[Command]:
         parallelism = self._job.parallelism
@@ -224,17 +343,24 @@ class Rescaling:
         assert rescale is not None
         changes = self._changes()
         self._rescale = None
-        job.pool.keeps_idle = False
+        job.pool.keeps_idle = self._elastic.enabled
+        self._elasticity.changed(now)
         ended = job.checkpoints.release(now)
-        if rescale.stage is _Stage.SLOTS:
+        if not job.pool.vacates:
             job.pool.reserve_nothing()
-        if not job.graph.status.terminal and job.all_run:  # otherwise a restart may use them
+        parallelism = job.parallelism
+        highest = parallelism.applied.by_vertex == parallelism.stored.upper
+        follows = self._elastic.enabled and not highest
+        if not job.graph.status.terminal and job.all_run and not follows:
+            # Otherwise a restart may use them, or the job in a moment.
             surplus = job.pool.release_all_idle(now)
             # Lowered first, so that the ResourceManager does not replace the slots.
             ended += [*job.declare(), *job.free(surplus, "the job was rescaled")]
         outcome = log("info", "the job was rescaled", parallelism=changes)
         if problem:
             outcome = log("warning", "the job was not rescaled", parallelism=changes, cause=problem)
+        if not rescale.request:
+            return [*ended, outcome]
         answer = AnswerRescale(
             request=rescale.request, before=rescale.before, after=rescale.after, problem=problem
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from firesteel.common.config import Configuration, ConfigurationError, options, restart_strategy
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
+from jobmaster.core.elasticity import ElasticSettings, SchedulerMode
 from jobmaster.core.failover.restart_strategy import (
     ExponentialDelay,
     FailureRate,
@@ -31,6 +32,7 @@ class JobSettings:
     restart: RestartSettings = None
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
+    elastic: ElasticSettings = ElasticSettings()
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
     # Passed to slots: hashmap; paged, which is hashmap with paged column state; or rocksdb.
     state_backend: str = "hashmap"
@@ -49,6 +51,14 @@ def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
         restart=_restart_from(conf),
         failover=Failover(conf.get(options.FAILOVER_STRATEGY)),
         scheduling=SchedulingPolicy(conf.get(options.SCHEDULING_POLICY)),
+        elastic=ElasticSettings(
+            mode=SchedulerMode.DEFAULT
+            if batch
+            else SchedulerMode(conf.get(options.SCHEDULER_MODE)),
+            cooldown_s=conf.get(options.SCALE_COOLDOWN),
+            more_after_s=conf.get(options.SCALE_STABILIZATION),
+            fewer_after_s=conf.get(options.SLOTS_STABILIZATION),
+        ),
         checkpoints=_checkpoints_from(conf),
         state_backend=_state_backend_from(conf, batch=batch),
     )

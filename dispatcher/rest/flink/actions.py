@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,30 @@ from dispatcher.rest.operations import reason_for_failure
 from dispatcher.rest.requests import Handler, Refusal, flag_of, json_body, text_of
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
+from firesteel.common.rpc.status import Reason, reason_of
+
+_MOST = 2**15  # the highest maximum parallelism
+_ACCEPTED_S = 2.0  # a job that has not refused a change until then works on it
+
+
+def _bounds(body: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the upper and the lower bounds by vertex. Raises Refusal."""
+    upper, lower = {}, {}
+    for vertex_id, required in body.items():
+        parallelism = required.get("parallelism") if isinstance(required, dict) else None
+        if not isinstance(parallelism, dict):
+            raise Refusal(400, f'{vertex_id[:80]!r} must be {{"parallelism": {{...}}}}')
+        low, high = (parallelism.get(name) for name in ("lowerBound", "upperBound"))
+        if type(low) is not int or type(high) is not int or not 1 <= low <= high <= _MOST:
+            raise Refusal(
+                400,
+                f"vertex {vertex_id[:80]!r} requests the parallelism range [{low!r}, {high!r}];"
+                " expected 1 <= lowerBound <= upperBound <= its maximum parallelism",
+            )
+        upper[vertex_id], lower[vertex_id] = high, low
+    if not upper:
+        raise Refusal(400, "the body names no vertex")
+    return upper, lower
 
 
 class ActionRoutes:
@@ -31,6 +56,7 @@ class ActionRoutes:
             "GET /jobs/{job}/savepoints/{trigger}": self._triggered_savepoint,
             "POST /jobs/{job}/checkpoints": self._take_checkpoint,
             "GET /jobs/{job}/checkpoints/{trigger}": self._triggered_checkpoint,
+            "PUT /jobs/{job}/resource-requirements": self._require,
             "POST /savepoint-disposal": self._dispose,
             "GET /savepoint-disposal/{trigger}": self._disposed,
         }
@@ -98,6 +124,38 @@ class ActionRoutes:
     async def _triggered_checkpoint(self, request: web.Request) -> web.Response:
         await triggers.adopt(self._gateway, request)
         return await self._polled(request, lambda taken: {"checkpointId": taken.checkpoint_id})
+
+    async def _require(self, request: web.Request) -> web.Response:
+        """Sets the bounds of the parallelism of vertices. Answers once the job accepts them; it may
+        still wait for slots then.
+        """
+        upper, lower = _bounds(await json_body(request))
+        job_id, metadata = request.match_info["job"], self._gateway.metadata(request)
+        details = await self._gateway.details(request)  # an unknown job is refused now
+        known = {vertex.vertex_id for vertex in details.vertices}
+        if unknown := sorted(upper.keys() - known):
+            raise Refusal(400, f"job {job_id} has no vertex {unknown[0][:80]!r}")
+        message = job_master_pb2.RescaleJobRequest(
+            job_id=job_id, by_vertex=upper, lower_bounds=lower
+        )
+
+        async def rescale() -> None:
+            await self._gateway.dispatcher.RescaleJob(message, metadata=metadata)
+            self._gateway.forget()
+
+        operation = self._gateway.operations.find(
+            self._gateway.operations.start(rescale(), random_id())
+        )
+        assert operation is not None, "it was just started"
+        done, _ = await asyncio.wait((operation,), timeout=_ACCEPTED_S)
+        for ended in done:
+            try:
+                ended.result()
+            except grpc.aio.AioRpcError as error:
+                if reason_of(error) is Reason.JOB_NOT_RESCALED:
+                    raise Refusal(409, error.details() or "the job was not rescaled") from None
+                raise
+        return answer({})
 
     async def _dispose(self, request: web.Request) -> web.Response:
         body = await json_body(request)

@@ -52,7 +52,7 @@ def configuration(version: str, *, submits: bool) -> Json:
         "features": {
             "web-submit": submits,
             "web-cancel": True,
-            "web-rescale": False,
+            "web-rescale": True,
             "web-history": False,
         },
     }

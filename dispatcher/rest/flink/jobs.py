@@ -118,8 +118,8 @@ class JobRoutes:
             {
                 vertex.vertex_id: {
                     "parallelism": {
-                        "lowerBound": vertex.parallelism,
-                        "upperBound": vertex.parallelism,
+                        "lowerBound": vertex.lower_bound or vertex.parallelism,
+                        "upperBound": vertex.upper_bound or vertex.parallelism,
                     }
                 }
                 for vertex in details.vertices

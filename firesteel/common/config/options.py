@@ -502,6 +502,35 @@ SCHEDULING_POLICY = _jobs.option(
     "pipelined-region for batches.",
     choices=("auto", "eager", "lazy-from-sources", "pipelined-region"),
 )
+SCHEDULER_MODE = _jobs.option(
+    "scheduler-mode",
+    "enum",
+    "default",
+    "Whether streams follow the slots that there are: between 1 and the parallelism of the program "
+    "(adaptive), or between 1 and the maximum parallelism (reactive). With default, they wait for "
+    "their slots.",
+    choices=("default", "adaptive", "reactive"),
+)
+SCALE_COOLDOWN = _jobs.option(
+    "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
+    "duration",
+    30.0,
+    "With scheduler-mode adaptive or reactive: the time between two changes of a running job.",
+)
+SCALE_STABILIZATION = _jobs.option(
+    "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout",
+    "duration",
+    60.0,
+    "As above: the time without a change of the slots before a running job uses more of them. It "
+    "uses them immediately once it can run with its highest parallelism.",
+)
+SLOTS_STABILIZATION = _jobs.option(
+    "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout",
+    "duration",
+    10.0,
+    "As above: the time without a change of the slots before a job that starts or restarts accepts "
+    "a lower parallelism.",
+)
 _checkpoints = _Section("Checkpoints")
 STATE_BACKEND = _checkpoints.option(
     "state.backend.type",

@@ -15,7 +15,7 @@ _VERTEX = View(
     pb.VertexDetails,
     unmapped=(
         *("subtasks", "input_vertex_ids", "input_partitioners"),
-        *("activity", "state_bytes"),
+        *("activity", "state_bytes", "lower_bound", "upper_bound"),
     ),
 )
 View(Operator, pb.OperatorDetails, unmapped=("plan", "group", "choice", "state_bytes"))

@@ -242,6 +242,7 @@ ROUTES: Final[Mapping[str, Access]] = {
                 "POST /jobs/{job}/stop",
                 "POST /jobs/{job}/savepoints",
                 "POST /jobs/{job}/checkpoints",
+                "PUT /jobs/{job}/resource-requirements",
                 "POST /savepoint-disposal",
                 "GET /jobs/{job}/vertices/{vertex}/flamegraph",
                 "GET /taskmanagers/{task_manager}/thread-dump",

@@ -17,6 +17,7 @@ from firesteel.common.ids import AttemptId, OperatorId
 from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
+from jobmaster.core.parallelism import Parallelism
 
 CHECKPOINTS_PER_MASTER = 10**9
 ATTEMPTS_PER_MASTER = 10**6
@@ -39,7 +40,7 @@ class Recovery:
     statuses: Sequence[StatusChange] = ()
     failures: Sequence[Failure] = ()
     warnings: Sequence[str] = ()
-    parallelism_version: int = 0  # of the stored parallelism, which the graph has
+    parallelism: Parallelism = field(default_factory=Parallelism)  # stored; the graph has it
     claimed: CompleteCheckpoint | None = None  # taken by another job; owned by this one from now on
 
     @property

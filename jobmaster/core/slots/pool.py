@@ -137,12 +137,17 @@ class SlotPool:
             self._reserved[slot.requirement] += 1
             self._require(slot.requirement, 1)
 
+    @property
+    def requirements_held(self) -> Counter[ResourceProfile]:
+        """The profiles for which there are slots, in use or idle."""
+        return Counter(slot.requirement for slot in self.slots.values())
+
     def reserve_up_to(self, profiles: Iterable[ResourceProfile]) -> None:
         """Reserves what is missing until there is a slot for each of these, including slots that
         are held, idle or reserved.
         """
         missing = Counter(profiles)
-        missing.subtract(slot.requirement for slot in self.slots.values())
+        missing.subtract(self.requirements_held)
         missing.subtract(self._reserved)
         for profile, count in (+missing).items():
             self._reserved[profile] += count

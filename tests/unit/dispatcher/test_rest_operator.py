@@ -150,6 +150,12 @@ class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
             await abort(context, Reason.CHECKPOINT_NOT_TAKEN, "the disk is full")
         return job_master_pb2.TakeCheckpointResponse(checkpoint_id=2, path=SAVEPOINT)
 
+    async def RescaleJob(self, request: Any, context: Any) -> Any:
+        self.received.append(request)
+        if request.by_vertex[SOURCE] == 3:
+            await abort(context, Reason.JOB_NOT_RESCALED, "1 more slot did not become available")
+        return job_master_pb2.RescaleJobResponse()
+
     async def DisposeSavepoint(self, request: Any, context: Any) -> Any:
         self.received.append(request)
         return dispatcher_pb2.DisposeSavepointResponse()
@@ -369,3 +375,34 @@ async def test_the_operator_uploads_and_deletes_a_program(served: Served) -> Non
     listed = fields(await served.client("GET /jars"))
     assert (listed["files[].id"], listed["files[].name"]) == (jar, "job.py")
     assert await served.client(f"DELETE /jars/{jar}") == {}
+
+
+def bounds(lower: int, upper: int) -> dict[str, Any]:
+    return {SOURCE: {"parallelism": {"lowerBound": lower, "upperBound": upper}}}
+
+
+async def test_the_autoscaler_changes_the_parallelism(served: Served) -> None:
+    route = f"PUT /jobs/{JOB}/resource-requirements"
+    assert await served.client(route, bounds(1, 2)) == {}
+    (request,) = served.dispatcher.received
+    assert (dict(request.by_vertex), dict(request.lower_bounds)) == ({SOURCE: 2}, {SOURCE: 1})
+    refused = await served.client(route, bounds(1, 3), status=409)
+    assert "1 more slot" in refused["errors"][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (bounds(2, 1), "lowerBound <= upperBound"),
+        (bounds(0, 1), "expected 1 <="),
+        ({"f" * 32: bounds(1, 1)[SOURCE]}, "no vertex"),
+        ({SOURCE: 2}, "parallelism"),
+        ({}, "names no vertex"),
+    ],
+)
+async def test_bad_resource_requirements_are_explained(
+    served: Served, body: Any, problem: str
+) -> None:
+    route = f"PUT /jobs/{JOB}/resource-requirements"
+    refused = await served.client(route, body, status=400)
+    assert problem in refused["errors"][0]
