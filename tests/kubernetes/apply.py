@@ -101,21 +101,23 @@ def managed_fields(owners: Owners, api_version: str) -> list[Object]:
 
 
 def _conflict(conflicts: list[tuple[Manager, Path]], api_version: str) -> Failure:
-    named = sorted(
-        (f'conflict with "{name}"' + (f" using {api_version}" if way == "Update" else ""), path)
-        for (name, way), path in conflicts
-    )
-    count = f"{len(named)} conflict{'s' if len(named) > 1 else ''}"
-    shown = ", ".join(f"{who}: .{'.'.join(path)}" for who, path in named)
-    return Failure(
-        409,
-        "Conflict",
-        f"Apply failed with {count}: {shown}",
-        causes=[
-            {"reason": "FieldManagerConflict", "message": who, "field": "." + ".".join(path)}
-            for who, path in named
-        ],
-    )
+    fields: dict[str, list[str]] = {}
+    for (name, way), path in sorted(conflicts):
+        who = f'"{name}"' + (f" using {api_version}" if way == "Update" else "")
+        fields.setdefault(who, []).append(f".{'.'.join(path)}")
+    pairs = [(who, field) for who, its in fields.items() for field in its]
+    if len(pairs) == 1:
+        message = f"Apply failed with 1 conflict: conflict with {pairs[0][0]}: {pairs[0][1]}"
+    else:
+        lines = []
+        for who, its in fields.items():
+            lines += [f"conflicts with {who}:", *(f"- {field}" for field in its)]
+        message = f"Apply failed with {len(pairs)} conflicts: " + "\n".join(lines)
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": field}
+        for who, field in pairs
+    ]
+    return Failure(409, "Conflict", message, causes=causes)
 
 
 def _overlay(live: Any, applied: Any, schema: Path) -> Any:

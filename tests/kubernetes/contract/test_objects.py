@@ -189,7 +189,11 @@ def workload(**spec: Any) -> Object:
     [
         (CONFIG_MAPS, {"metadata": {"name": "Upper"}}, "metadata.name"),
         (CONFIG_MAPS, {"metadata": {"name": "a_b"}}, "metadata.name"),
-        (SERVICES, {"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 1}]}}, "metadata.name"),
+        (
+            SERVICES,
+            {"metadata": {"name": "a.b"}, "spec": {"ports": [{"port": 1}]}},
+            "metadata.name",
+        ),
         (
             CONFIG_MAPS,
             {"metadata": {"name": "a", "labels": {"x": "y z"}}},
@@ -254,7 +258,7 @@ async def test_text_in_secrets_is_encoded(client: KubernetesClient) -> None:
 
 async def test_unknown_paths_are_not_found(client: KubernetesClient) -> None:
     unknown = Resource(kind="Unknown", plural="unknowns")
-    with pytest.raises(NotFound, match="could not find the requested resource"):
+    with pytest.raises(NotFound, match="cannot list unknowns"):
         await client.list(unknown)
 
 

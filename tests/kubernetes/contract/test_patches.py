@@ -132,8 +132,11 @@ async def test_apply_conflicts_with_another_manager_unless_forced(
         CONFIG_MAPS, manifest | {"data": {"y": "2"}}, manager="two", force=True
     )
     assert forced["data"] == {"x": "1", "y": "2"}
-    with pytest.raises(Conflict, match='conflict with "two"'):
+    with pytest.raises(Conflict, match='1 conflict: conflict with "two"'):
         await client.apply(CONFIG_MAPS, manifest | {"data": {"y": "3"}}, manager="one")
+    both = r'2 conflicts: conflicts with "one":\n- \.data\.x\nconflicts with "two":\n- \.data\.y'
+    with pytest.raises(Conflict, match=both):
+        await client.apply(CONFIG_MAPS, manifest | {"data": {"x": "3", "y": "3"}}, manager="three")
 
 
 async def test_apply_releases_shared_fields_without_removing_them(
