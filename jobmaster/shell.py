@@ -36,6 +36,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.common.units import MIB
 from firesteel.errors import ErrorInfo, FiresteelError
 from jobmaster import convert, job_metrics
+from jobmaster.autoscaling import Autoscaling
 from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.checkpoint_store import CheckpointStore
 from jobmaster.collected_rows import CollectedRows
@@ -146,6 +147,9 @@ class RunningJob:
         self._inspections: dict[str, asyncio.Future[commands.AnswerInspection]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self.series = JobSeries()
+        self._autoscaling: Autoscaling | None = None
+        if settings.autoscaler is not None:
+            self._autoscaling = Autoscaling(settings.autoscaler, self.core, ids, self.post)
         self._next_sample_at = 0.0
         self._cancels: bool = start.cancels
         # For the next JobMaster, and the version of the sources' listings that was last reported.
@@ -321,7 +325,10 @@ class RunningJob:
         now = self._clock.monotonic()
         if now >= self._next_sample_at:
             self._next_sample_at = now + STEP_MS / 1000
-            self.series.add(self._current_attempts(), self._clock.time() * 1000)
+            attempts = self._current_attempts()
+            self.series.add(attempts, self._clock.time() * 1000)
+            if self._autoscaling is not None:
+                self._autoscaling.sampled(self.series.last, attempts, now)
 
     def _current_attempts(self) -> dict[str, list[Attempt]]:
         return {
@@ -355,6 +362,8 @@ class RunningJob:
             if large or last.version == graph.version:
                 return last.details
         details = job_details(self.core, self._metrics, now, self.series.last)
+        if self._autoscaling is not None:
+            details.scaling = self._autoscaling.decided
         took_s = self._clock.monotonic() - now
         good_until = now + took_s * (1 + _DETAILS_REUSE_FACTOR)
         self._details = _BuiltDetails(details, graph.version, good_until)

@@ -79,7 +79,8 @@ Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in mi
 are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each entry below
 gives the key, its default in parentheses, and its meaning. [Configuration:
 access](configuration-access.md) has the keys of security and of the limits of the REST API,
-[Configuration: Kubernetes](configuration-kubernetes.md) those of Kubernetes.
+[Configuration: Kubernetes](configuration-kubernetes.md) those of Kubernetes, and
+[Configuration: rescaling](configuration-scaling.md) those of rescaling.
 
 `scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
@@ -102,6 +103,16 @@ TaskExecutors (`--driver kubernetes`).
 `scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
 KUBERNETES_SECTION = "Kubernetes"
+SCALING = """\
+# Configuration: rescaling
+
+These keys let jobs change their parallelism while they run ([rescale
+jobs](../how-to/scale.md)). [Configuration](configuration.md) has all other keys, and explains how
+they are set.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
+"""
+SCALING_SECTION = "Rescaling"
 
 
 def jobs() -> str:
@@ -141,7 +152,7 @@ def clusters() -> str:
 
 def configuration() -> str:
     """Returns the page of all options but those of the other pages."""
-    others = (*ACCESS_SECTIONS, KUBERNETES_SECTION)
+    others = (*ACCESS_SECTIONS, KUBERNETES_SECTION, SCALING_SECTION)
     return _options(CONFIGURATION, lambda section: section not in others)
 
 
@@ -153,6 +164,11 @@ def access() -> str:
 def kubernetes() -> str:
     """Returns the page of the options of TaskExecutors in pods."""
     return _options(KUBERNETES, lambda section: section == KUBERNETES_SECTION)
+
+
+def scaling() -> str:
+    """Returns the page of the options of rescaling."""
+    return _options(SCALING, lambda section: section == SCALING_SECTION)
 
 
 def _options(introduction: str, wanted: Callable[[str], bool]) -> str:
@@ -270,6 +286,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "configuration-access.md": access,
     "configuration-kubernetes.md": kubernetes,
+    "configuration-scaling.md": scaling,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),
     "metrics-kafka.md": lambda: _wrapped(metric_reference.kafka_markdown()),
 }

@@ -244,6 +244,7 @@ class JobDetails:
     warnings: tuple[str, ...] = ()
     owner: str = ""  # the name of who submitted it; empty: not known
     configuration: Mapping[str, str] = field(default_factory=dict)  # its own, without secrets
+    scaling: str = ""  # the last decision of its autoscaler; empty: none
 
     @property
     def states(self) -> Counter[ExecutionState]:

@@ -128,7 +128,7 @@ def planned(graph: JobGraph, parallelism: int, by_vertex: Mapping[str, int]) -> 
             "a batch job keeps its parallelism; cancel it, and run it with another one (-p)"
         )
     planned = {vertex.vertex_id: vertex.parallelism for vertex in graph.vertices}
-    bound = _bound_together(graph)
+    bound = bound_together(graph)
     if parallelism:
         _check_positive(parallelism, "the parallelism")
         followers = [members for members in bound if all(map(_follows_default, members))]
@@ -169,7 +169,7 @@ def bounds(graph: JobGraph, mode: SchedulerMode) -> tuple[dict[VertexId, int], d
     upper = dict(lower)
     if mode is SchedulerMode.DEFAULT or graph.batch:
         return lower, upper
-    for members in _bound_together(graph):
+    for members in bound_together(graph):
         if any(vertex.scaling is Scaling.FIXED for vertex in members):
             continue
         for vertex in members:
@@ -230,7 +230,7 @@ def _names_of(vertex: JobVertex) -> Iterable[str]:
             yield operator.uid
 
 
-def _bound_together(graph: JobGraph) -> list[list[JobVertex]]:
+def bound_together(graph: JobGraph) -> list[list[JobVertex]]:
     """Returns the vertices in groups of equal parallelism: FORWARD edges connect them, or they are
     co-located.
     """

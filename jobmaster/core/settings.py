@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firesteel.common.config import Configuration, ConfigurationError, options, restart_strategy
+from jobmaster.core.autoscaler import AutoscalerSettings
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.elasticity import ElasticSettings, SchedulerMode
 from jobmaster.core.failover.restart_strategy import (
@@ -33,6 +34,7 @@ class JobSettings:
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
     elastic: ElasticSettings = ElasticSettings()
+    autoscaler: AutoscalerSettings | None = None  # None: the job's parallelism is not automatic
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
     # Passed to slots: hashmap; paged, which is hashmap with paged column state; or rocksdb.
     state_backend: str = "hashmap"
@@ -59,6 +61,7 @@ def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
             more_after_s=conf.get(options.SCALE_STABILIZATION),
             fewer_after_s=conf.get(options.SLOTS_STABILIZATION),
         ),
+        autoscaler=None if batch else _autoscaler_from(conf),
         checkpoints=_checkpoints_from(conf),
         state_backend=_state_backend_from(conf, batch=batch),
     )
@@ -71,6 +74,23 @@ def _state_backend_from(conf: Configuration, *, batch: bool) -> str:
     if batch and not conf.is_set(options.STATE_BACKEND):
         return "paged"
     return conf.get(options.STATE_BACKEND)
+
+
+def _autoscaler_from(conf: Configuration) -> AutoscalerSettings | None:
+    if not conf.get(options.AUTOSCALER):
+        return None
+    return AutoscalerSettings(
+        dry_run=conf.get(options.AUTOSCALER_DRY_RUN),
+        utilization=conf.get(options.AUTOSCALER_UTILIZATION),
+        boundary=conf.get(options.AUTOSCALER_BOUNDARY),
+        window_s=conf.get(options.AUTOSCALER_WINDOW),
+        stabilization_s=conf.get(options.AUTOSCALER_STABILIZATION),
+        scale_down_s=conf.get(options.AUTOSCALER_SCALE_DOWN),
+        catch_up_s=conf.get(options.AUTOSCALER_CATCH_UP),
+        least=conf.get(options.AUTOSCALER_LEAST),
+        most=conf.get(options.AUTOSCALER_MOST),
+        effectiveness=conf.get(options.AUTOSCALER_EFFECTIVENESS),
+    )
 
 
 def _restart_from(conf: Configuration) -> RestartSettings:

@@ -55,6 +55,8 @@ def job(
         + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
         + (f", submitted by {details.owner}" if details.owner else "")
     )
+    if details.scaling:
+        yield Text(f"Autoscaler: {details.scaling}")
     for warning in details.warnings:
         yield Text(f"Warning: {warning}", style="yellow")
     errors = _distinct(details.exceptions)

@@ -502,7 +502,8 @@ SCHEDULING_POLICY = _jobs.option(
     "pipelined-region for batches.",
     choices=("auto", "eager", "lazy-from-sources", "pipelined-region"),
 )
-SCHEDULER_MODE = _jobs.option(
+_scaling = _Section("Rescaling")
+SCHEDULER_MODE = _scaling.option(
     "scheduler-mode",
     "enum",
     "default",
@@ -511,25 +512,102 @@ SCHEDULER_MODE = _jobs.option(
     "their slots.",
     choices=("default", "adaptive", "reactive"),
 )
-SCALE_COOLDOWN = _jobs.option(
+SCALE_COOLDOWN = _scaling.option(
     "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
     "duration",
     30.0,
     "With scheduler-mode adaptive or reactive: the time between two changes of a running job.",
 )
-SCALE_STABILIZATION = _jobs.option(
+SCALE_STABILIZATION = _scaling.option(
     "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout",
     "duration",
     60.0,
     "As above: the time without a change of the slots before a running job uses more of them. It "
     "uses them immediately once it can run with its highest parallelism.",
 )
-SLOTS_STABILIZATION = _jobs.option(
+SLOTS_STABILIZATION = _scaling.option(
     "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout",
     "duration",
     10.0,
     "As above: the time without a change of the slots before a job that starts or restarts accepts "
     "a lower parallelism.",
+)
+AUTOSCALER = _scaling.option(
+    "job.autoscaler.enabled",
+    "bool",
+    False,
+    "Whether a stream with checkpoints changes the parallelism of its vertices with its load.",
+)
+AUTOSCALER_DRY_RUN = _scaling.option(
+    "job.autoscaler.dry-run",
+    "bool",
+    False,
+    "Whether the autoscaler only shows its decisions, in `firesteel show` and in the job's log.",
+)
+AUTOSCALER_UTILIZATION = _scaling.option(
+    "job.autoscaler.target.utilization",
+    "float",
+    0.7,
+    "The share of time for which a vertex should be busy.",
+    minimum=0.1,
+    maximum=1.0,
+)
+AUTOSCALER_BOUNDARY = _scaling.option(
+    "job.autoscaler.target.utilization.boundary",
+    "float",
+    0.2,
+    "How far the share may be above or below that before the parallelism changes.",
+    minimum=0.0,
+    maximum=1.0,
+)
+AUTOSCALER_WINDOW = _scaling.option(
+    "job.autoscaler.metrics.window",
+    "duration",
+    300.0,
+    "The time over which the load is measured.",
+    minimum=10.0,
+)
+AUTOSCALER_STABILIZATION = _scaling.option(
+    "job.autoscaler.stabilization.interval",
+    "duration",
+    120.0,
+    "The time after a change until the load is measured again.",
+)
+AUTOSCALER_SCALE_DOWN = _scaling.option(
+    "job.autoscaler.scale-down.interval",
+    "duration",
+    3600.0,
+    "The time for which fewer subtasks must have sufficed before a vertex gets fewer.",
+)
+AUTOSCALER_CATCH_UP = _scaling.option(
+    "job.autoscaler.catch-up.duration",
+    "duration",
+    1800.0,
+    "The time in which the backlog of a source should be worked off.",
+    minimum=1.0,
+)
+AUTOSCALER_LEAST = _scaling.option(
+    "job.autoscaler.vertex.min-parallelism",
+    "int",
+    1,
+    "The lowest parallelism that the autoscaler chooses.",
+    minimum=1,
+)
+AUTOSCALER_MOST = _scaling.option(
+    "job.autoscaler.vertex.max-parallelism",
+    "int",
+    200,
+    "The highest parallelism that the autoscaler chooses.",
+    minimum=1,
+)
+AUTOSCALER_EFFECTIVENESS = _scaling.option(
+    "job.autoscaler.scaling.effectiveness.threshold",
+    "float",
+    0.1,
+    "The share of the expected gain below which more subtasks count as useless: the vertex gets no "
+    "more of them.",
+    minimum=0.0,
+    maximum=1.0,
 )
 _checkpoints = _Section("Checkpoints")
 STATE_BACKEND = _checkpoints.option(
