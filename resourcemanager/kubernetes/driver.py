@@ -122,10 +122,12 @@ class KubernetesDriver:
         self._post = lambda event: None
         if self._task is None:
             return
+        task, self._task = self._task, None
         self._core_loop.stop()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if self._look is not None:
+            self._look.cancel()
         for request in self._requests:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
