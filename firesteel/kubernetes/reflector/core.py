@@ -185,7 +185,7 @@ class ReflectorCore:
         self.state = ReflectorState.PAUSED
         self.objects: dict[str, Object] = {}
         self.synced = False  # a list has arrived
-        self.problem = ""  # the reason of the last failure, until a request succeeds
+        self.problem = ""  # the reason of the last failure, until a watch opens
         self.current_at = now  # when the snapshot was last known to be current
         self.lists = 0
         self._settings = settings
@@ -285,7 +285,7 @@ class ReflectorCore:
             name for name in found.keys() | self.objects.keys() if self._differs(name, found)
         }
         first, self.synced, self.objects = not self.synced, True, found
-        self.current_at, self.problem = self._asked_at, ""
+        self.current_at = self._asked_at
         self._resource_version = event.resource_version
         self._backoff.reset()
         if changed or first:
