@@ -17,8 +17,8 @@ def eventually(
     *,
     patience_s: float = PATIENCE_S,
 ) -> T:
-    """Returns the value of the condition once it is true. Raises AssertionError, with what was
-    awaited, if it does not come true.
+    """Returns the value of the condition once it is true. If that does not happen, raises
+    AssertionError with `what`.
     """
     for pause_s in _pauses(what, patience_s):
         if value := condition():

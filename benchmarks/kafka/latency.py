@@ -29,7 +29,7 @@ from tests.kafka.records import create_topic
 
 NAME = "kafka_latency"
 RATE_PER_S = 1_000
-WARM_RECORDS = 20_000  # JVMs compile meanwhile
+WARM_RECORDS = 20_000  # while JVMs compile
 RECORDS = 15_000
 PARTITIONS = 2
 _PROBE_S = 0.5
