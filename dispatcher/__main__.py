@@ -36,8 +36,8 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
 
     Jobs, their files, collected rows and logs are stored in --dir. If database.url is set, jobs are
     stored in that database instead; if high-availability.storageDir is set, files and rows are
-    stored there. With high-availability.type: zookeeper, one of several Dispatchers leads and the
-    others stand by.
+    stored there. With high-availability.type: zookeeper or kubernetes, one of several Dispatchers
+    leads and the others stand by.
     """
     check_address(process.conf, "--resource-manager", resource_manager)
     host_label = socket.gethostname()

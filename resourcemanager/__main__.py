@@ -65,8 +65,8 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         python -m resourcemanager --port 6124 --driver kubernetes -D kubernetes.cluster-id=orders \\
             -D kubernetes.container.image.ref=IMAGE -D slotmanager.number-of-slots.max=100
 
-    With high-availability.type: zookeeper, one of several ResourceManagers leads and the others
-    stand by; those on the same machine share --dir.
+    With high-availability.type: zookeeper or kubernetes, one of several ResourceManagers leads and
+    the others stand by; those on the same machine share --dir.
 
     It reads these keys: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots,
     resourcemanager.taskmanager-timeout, resourcemanager.previous-worker.recovery.timeout,

@@ -24,8 +24,8 @@ from firesteel.common.ids import random_id
 from firesteel.common.leader import Leader, Office
 from firesteel.common.process import BlockingChild, spawn_blocking
 from firesteel.high_availability import elected_address
-from firesteel.high_availability.zookeeper.ensemble import Ensemble
-from firesteel.high_availability.zookeeper.finder import LeaderFinder
+from firesteel.high_availability.find import finder_at
+from firesteel.high_availability.incumbent import Finder
 from tests.compose import HA_CONFIGURATION, ComposedService, services
 from tests.waiting import PATIENCE_S
 from tests.zookeeper import ZooKeeper
@@ -73,12 +73,13 @@ class HighlyAvailableCluster:
     """The services of the `ha` profile of docker-compose.yml, in one folder: two Dispatchers, two
     ResourceManagers, and one or two TaskExecutors.
 
-    `keeps`: each is started again as soon as it ends; else by `start_what_ended`.
+    `keeps`: each is started again as soon as it ends; else by `start_what_ended`. Without
+    `zookeeper`, `overrides` say what elects the leaders.
     """
 
     def __init__(
         self,
-        zookeeper: ZooKeeper,
+        zookeeper: ZooKeeper | None,
         directory: Path,
         *,
         task_executors: int = 2,
@@ -89,7 +90,7 @@ class HighlyAvailableCluster:
         self.conf = Configuration.load(
             HA_CONFIGURATION,
             {
-                "high-availability.zookeeper.quorum": zookeeper.quorum,
+                "high-availability.zookeeper.quorum": zookeeper.quorum if zookeeper else "",
                 "high-availability.cluster-id": directory.name,
                 "high-availability.storageDir": f"file://{directory}/storage",
                 "database.url": f"sqlite:///{directory}/jobs.db",
@@ -114,7 +115,7 @@ class HighlyAvailableCluster:
         self._keepers: list[threading.Thread] = []
         self._ending = threading.Event()
         self._stack = contextlib.ExitStack()
-        self._finders: dict[Office, LeaderFinder] = {}
+        self._finders: dict[Office, Finder] = {}
         self._lifeline = -1
 
     @property
@@ -158,7 +159,7 @@ class HighlyAvailableCluster:
         self._stack.callback(self._ending.set)
         try:
             for office in Office:
-                self._finders[office] = LeaderFinder(Ensemble.of(self.conf), office)
+                self._finders[office] = finder_at(self.address, self.conf, office)
                 self._stack.callback(self._finders[office].close)
             self.start_what_ended()
             if self._keeps:

@@ -1,7 +1,7 @@
 """Leadership, as contenders for an office and those that look for its holder see it.
 
-With `high-availability.type: none`, the leader of an office is the process at a fixed address; with
-`zookeeper`, it is elected. Services do not depend on the type: they contend through a
+With `high-availability.type: none`, the leader of an office is the process at a fixed address; else
+it is elected. Services do not depend on the type: they contend through a
 `LeaderElection` and find leaders through a `LeaderRetriever`.
 """
 

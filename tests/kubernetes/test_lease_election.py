@@ -140,6 +140,17 @@ async def test_a_contender_without_a_store_never_repeats_an_epoch(offices: Lease
     assert first and second and first < second
 
 
+async def test_a_lease_that_is_deployed_with_the_cluster_is_taken_immediately(
+    offices: LeaseOffices,
+) -> None:
+    async with KubernetesClient(offices.access) as client:
+        await client.create(LEASES, {"metadata": {"name": NAME}})
+    async with contender(offices, store_id="") as one:
+        started_at = time.monotonic()
+        await one.granted()
+        print(f"deployed Lease taken after {time.monotonic() - started_at:.3f} s")
+
+
 async def test_the_api_server_is_away_and_the_leader_stays(
     api_server: ApiServer, offices: LeaseOffices
 ) -> None:

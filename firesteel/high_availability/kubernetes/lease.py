@@ -76,16 +76,16 @@ def manifest_of(lease: Lease, name: str, now: datetime.datetime, *, taken: bool)
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
     }
-    metadata = manifest.setdefault("metadata", {})
+    metadata = manifest["metadata"] = manifest.get("metadata") or {}
     metadata["name"] = name
     if lease.version:
         metadata["resourceVersion"] = lease.version
-    annotations = metadata.setdefault("annotations", {})
+    annotations = metadata["annotations"] = metadata.get("annotations") or {}
     for key, value in ((LEADER, _announcement(lease)), (JOB_STORE, lease.job_store)):
         annotations.pop(key, None)
         if value:
             annotations[key] = value
-    spec = manifest.setdefault("spec", {})
+    spec = manifest["spec"] = manifest.get("spec") or {}
     at = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec["renewTime"] = at
     if taken or "acquireTime" not in spec:

@@ -251,6 +251,15 @@ def test_a_lease_that_is_recreated_too_late_proves_nothing(leader: Contender) ->
     assert leader.handle(Resigned(), 20.1) == []
 
 
+def test_a_lease_that_may_have_been_recreated_too_late_is_not_trusted(leader: Contender) -> None:
+    leader.handle(Observed(lease=None), 3.0)
+    (recreate,) = leader.found(None, 3.1)
+    leader.failed(6.0)
+    leader.handle(Tick(), 20.0)
+    (end,) = leader.found(replace(recreate.lease, version="300"), 20.1)
+    assert end == End(reason="its Lease was deleted, and recreated too late")
+
+
 def test_a_paused_leader_does_not_recreate_its_lease(leader: Contender) -> None:
     leader.handle(Tick(), 50.0)
     leader.failed(50.1)

@@ -199,6 +199,7 @@ class Contender:
 
     def _resume(self) -> None:
         self.paused = False
+        self._world.check()  # before it has noticed anything
         waiting, self._inbox = self._inbox, []
         if self._world.random.random() < 0.5:
             waiting.insert(0, Tick())
