@@ -196,8 +196,14 @@ class Rescaling:
                 self._elasticity.changed(now)
                 rescale.stage = _Stage.RESTARTING
                 return phase.rescale(job, now)
+            case _Stage.RESTARTING if self._not_applied(rescale) and (phase.runs or phase.waits):
+                return phase.rescale(job, now)  # slots have come before it was stored
             case _Stage.RESTARTING:
                 return phase, self._wait_for_tasks(rescale, phase, now)
+
+    def _not_applied(self, rescale: _Rescale) -> bool:
+        parallelism = self._job.parallelism
+        return parallelism.stored.version == rescale.version != parallelism.applied.version
 
     def _wait_for_slots(self, rescale: _Rescale, phase: Phase, now: float) -> list[Command]:
         job, pool = self._job, self._job.pool

@@ -89,3 +89,25 @@ def test_a_job_that_cannot_be_rescaled_says_why(session: Session, tmp_path: Path
     after = session.client.job_details(job_id)
     assert running(after) and attempt_ids(after) == attempt_ids(before)
     eventually(lambda: session.free_slots() == 2, "the slots are returned")
+
+
+def test_a_reactive_job_uses_the_slots_that_another_job_returns(
+    session: Session, tmp_path: Path
+) -> None:
+    first = session.submit(endless(3))
+    session.wait_until(first, running)
+    env = endless(2)
+    reactive = {
+        "scheduler-mode": "reactive",
+        "pipeline.max-parallelism": "4",
+        "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout": "1 s",
+        "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout": "1 s",
+        "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "0 s",
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.dir": str(tmp_path),
+    }
+    job_id = session.submit(env, **{k.replace(".", "__"): v for k, v in reactive.items()})
+    small = session.wait_until(job_id, lambda d: running(d) and parallelism(d) == {1})
+    assert {(v.lower_bound, v.upper_bound) for v in small.vertices} == {(1, 4)}
+    session.client.cancel(first)
+    session.wait_until(job_id, lambda d: running(d) and parallelism(d) == {4})

@@ -191,3 +191,20 @@ def test_slots_that_come_and_go_restart_nothing() -> None:
         assert not elasticity.may_change(
             possible=possible, current=2, most=8, runs=True, now=float(second)
         )
+
+
+def test_slots_that_come_while_fewer_are_accepted_do_not_lose_the_change() -> None:
+    world = elastic()
+    world.start()
+    world.give_slots(ONE, 1)
+    world.pass_time(10.0)
+    assert world.of(commands.StoreParallelism)
+    world.give_slots(ONE, 1)
+    assert world.of(commands.AnalyzeJob), "it has all slots of its program"
+    world.post(events.ParallelismStored())
+    world.analyze()
+    world.pass_time(0.0)
+    restart(world)
+    run_all(world)
+    stored = world.core.job.parallelism
+    assert sizes(world) == [1, 1] and stored.applied == stored.stored and not stored.unproven
