@@ -43,8 +43,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S = 10.0  # between comparisons with the whole snapshot
 LATEST_CHANGE_S = 0.01  # changes that arrive within this time are handled together
-LOG_LINES = 1_000  # kept of an ended pod
-LOG_BYTES = 262_144
+# Kept of an ended pod. There is no limit on bytes: it would cut off the end.
+LOG_LINES = 200
 SHOWN_LINES = 10  # of them, in the reason of the end
 EVENTS_SHOWN = 3
 RETRY_FIRST_S = 0.5  # until the owner is read again
@@ -365,7 +365,6 @@ class KubernetesDriver:
                 namespace=self._settings.namespace,
                 container=MAIN_CONTAINER,
                 tail_lines=LOG_LINES,
-                limit_bytes=LOG_BYTES,
                 within_s=0,
             )
         except FiresteelError as error:

@@ -199,7 +199,7 @@ def _main_container(template: Object, settings: KubernetesSettings) -> Object:
             f" {MAIN_CONTAINER}"
         )
     container.setdefault("imagePullPolicy", settings.pull_policy)
-    container.setdefault("command", ["python", "-m", "taskexecutor"])
+    container.setdefault("command", ["firesteel", "service", "taskexecutor"])
     variables: list[Object] = [
         _field("POD_IP", "status.podIP"),
         _field("POD_NAME", "metadata.name"),

@@ -62,7 +62,7 @@ class KubernetesSettings:
     grace_s: int
     port: int
     tls: bool  # of TaskExecutors in pods
-    arguments: Sequence[str]  # of `python -m taskexecutor`
+    arguments: Sequence[str]  # of `firesteel service taskexecutor`
 
 
 def kubernetes_settings(conf: Configuration, *, initial_workers: int) -> KubernetesSettings:

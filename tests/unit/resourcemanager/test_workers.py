@@ -350,3 +350,95 @@ def test_a_worker_of_before_that_comes_late_keeps_its_tasks() -> None:
     rm.advance(WORKER_START_TIMEOUT_S)
     assert not rm.sent(commands.Shutdown)
     assert before not in [x.worker_id for x in rm.sent(commands.ReleaseWorker)]
+
+
+# ---- drivers that need time: for the earlier workers, and to start one
+
+
+def elastic(**settings: object) -> Harness:
+    return quiet(worker=WORKER, max_slots=8, **settings)
+
+
+def explanation(rm: Harness) -> str:
+    return shortage(rm)[-1][2]
+
+
+def test_no_worker_is_started_while_earlier_ones_are_unknown() -> None:
+    rm = elastic(recovery_timeout_s=10.0)
+    rm.handle(events.Started(previous_workers=None))
+    rm.register("one")
+    rm.submit("job", 3)
+    assert rm.sent(commands.RequestSlot) == [], "earlier workers may hold its slots"
+    rm.advance(10.0)
+    assert len(rm.sent(commands.RequestSlot)) == 2, "free slots do not wait for the driver"
+    assert requested(rm) == []
+    assert "of an earlier ResourceManager are not known yet" in explanation(rm)
+    rm.handle(events.PreviousWorkersFound(worker_ids=()))
+    assert len(requested(rm)) == 1
+
+
+def test_earlier_workers_that_have_registered_are_not_waited_for() -> None:
+    early, late = WorkerId("worker-1-early"), WorkerId("worker-2-late")
+    rm = elastic(recovery_timeout_s=10.0)
+    rm.handle(events.Started(previous_workers=None))
+    rm.register(early, worker_id=early)
+    rm.handle(events.PreviousWorkersFound(worker_ids=(early, late)))
+    assert rm.core.workers.recovering == {late}
+    rm.register(late, worker_id=late)
+    rm.submit("job", 4)
+    assert len(rm.sent(commands.RequestSlot)) == 4
+    assert requested(rm) == []
+
+
+def test_the_reason_why_a_worker_does_not_start_is_explained() -> None:
+    rm = elastic()
+    rm.start()
+    rm.submit("job", 4)
+    first, second = requested(rm)
+    rm.handle(events.WorkerDelayed(worker_id=second, problem="ErrImagePull: no such tag"))
+    assert "2 TaskExecutors are starting (ErrImagePull: no such tag)" in explanation(rm)
+    rm.handle(events.WorkerDelayed(worker_id=second, problem="ErrImagePull: no such tag"))
+    assert shortage(rm) == []
+    rm.handle(events.WorkerDelayed(worker_id=second, problem=""))
+    assert explanation(rm).endswith("2 TaskExecutors are starting")
+    rm.handle(events.WorkerDelayed(worker_id=first, problem="0/3 nodes are available"))
+    rm.advance(WORKER_START_TIMEOUT_S)
+    causes = {sent.worker_id: sent.cause for sent in rm.sent(commands.ReleaseWorker)}
+    assert causes[first] == "it did not register in time: 0/3 nodes are available"
+
+
+def test_a_driver_that_cannot_act_is_explained() -> None:
+    rm = elastic()
+    rm.start()
+    rm.submit("job", 1)
+    rm.handle(events.DriverImpeded(problem="the API does not answer"))
+    assert "no TaskExecutor can be started now: the API does not answer" in explanation(rm)
+    rm.handle(events.DriverImpeded(problem=""))
+    assert "the API" not in explanation(rm)
+
+
+def test_the_time_to_register_counts_from_the_start_of_the_worker() -> None:
+    rm = elastic(worker_start_timeout_s=60.0)
+    rm.start()
+    rm.submit("job", 1)
+    (worker,) = requested(rm)
+    rm.advance(50.0)
+    rm.handle(events.WorkerStarted(worker_id=worker))
+    rm.advance(59.0)
+    assert rm.sent(commands.ReleaseWorker) == []
+    rm.advance(1.0)
+    (release,) = rm.sent(commands.ReleaseWorker)
+    assert (release.worker_id, release.failed) == (worker, True)
+
+
+def test_the_reason_of_a_loss_may_follow_the_verdict() -> None:
+    rm, [worker] = cluster(1, max_slots=2)
+    rm.submit("job", 2)
+    rm.advance(60.0)
+    rm.break_stream(worker)
+    rm.advance(2.0)
+    assert len(rm.sent(commands.TaskExecutorLost)) == 1
+    (release,) = rm.sent(commands.ReleaseWorker)
+    assert release.failed
+    rm.handle(events.WorkerExited(worker_id=worker, cause="its pod was killed (OOMKilled)\nlog"))
+    assert "the last TaskExecutor was lost (its pod was killed (OOMKilled))" in explanation(rm)
