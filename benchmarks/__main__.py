@@ -45,8 +45,12 @@ OURS = (
     "async",
     "rest",
     "subtasks_page",
+    "kubernetes_pods",
 )  # modules with `run()`, in the order of execution
-MODULES = {"async": "async_calls"}  # modules whose names differ from their benchmarks'
+MODULES = {
+    "async": "async_calls",
+    "kubernetes_pods": "kubernetes",
+}  # modules whose names differ from their benchmarks'
 # Modules with `run(share)`; `share` is the share of a full run's rows, checkpoints and failures.
 CHECKPOINTS = {
     "checkpoint_plan": "plan",

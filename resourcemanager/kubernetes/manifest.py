@@ -32,7 +32,7 @@ from resourcemanager.kubernetes.settings import KubernetesSettings
 HOME = "/var/lib/firesteel"
 TEMPORARY = "/tmp"
 _WRITABLE = {"firesteel-home": HOME, "firesteel-tmp": TEMPORARY}
-_USER = 9999  # of official images; any other than root will do
+_USER = 10001  # of deploy/Dockerfile; any other than root will do
 
 PodTemplate = dict[str, Any]
 
