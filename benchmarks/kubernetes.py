@@ -213,6 +213,7 @@ def run() -> list[dict[str, Any]]:
     try:
         found = asyncio.run(measure(directory))
     finally:
+        structlog.reset_defaults()
         shutil.rmtree(directory, ignore_errors=True)
     replaced_ms = found["replaced_ms"]
     worst_ms = replaced_ms[-1]

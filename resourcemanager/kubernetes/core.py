@@ -330,8 +330,10 @@ class PodsCore:
             case PodCreated(name=name, uid=uid):
                 self._pause.reset()
                 self._answered(name)
-                if (worker_ := self.by_name.get(name)) is not None:
-                    self._exists(worker_, uid)
+                if (created := self.by_name.get(name)) is not None:
+                    self._exists(created, uid)
+                else:
+                    self._unwanted(name, uid)
             case NameTaken(name=name):
                 self._answered(name)
                 self._rename(name)
@@ -408,6 +410,8 @@ class PodsCore:
 
     def _answered(self, name: str) -> None:
         self._creating.discard(name)
+        if name not in self.by_name:
+            self._alive.discard(name)
 
     def _exists(self, worker: Worker, uid: str) -> None:
         """Its pod exists, as the answer to the request or the snapshot says."""
@@ -452,6 +456,8 @@ class PodsCore:
             pause_s = max(self._pause.next(), event.retry_after_s)
             self._not_before = max(self._not_before, self._now + pause_s)
         worker = self.by_name.get(event.name)
+        if worker is None and event.executed is not False:
+            self._unwanted(event.name, "")
         if worker is None or worker.state is not State.CREATING:
             return
         worker.maybe_created |= event.executed is not False
@@ -590,6 +596,20 @@ class PodsCore:
         )
         self.by_name[pod.name] = worker
         self._delete(worker, "no worker of this ResourceManager needs it")
+
+    def _unwanted(self, name: str, uid: str) -> None:
+        """Deletes a pod whose repeated creation was under way when an earlier one vanished."""
+        worker = Worker(
+            worker_id=WorkerId(""),
+            state=State.EXISTS,
+            name=name,
+            uid=uid,
+            created_at=self._now,
+            released=True,
+            reported=True,
+        )
+        self.by_name[name] = worker
+        self._delete(worker, "its worker has ended")
 
     # ------------------------------------------------------------ the end of a pod
 
@@ -762,6 +782,8 @@ class PodsCore:
                 if kind not in (Deadline.PUMP, Deadline.STUCK):
                     self._timers.cancel(Timer(kind, worker.name))
         self._recount(worker)
+        if to is State.FORGOTTEN and worker.name in self._creating:
+            self._alive.add(worker.name)  # the request may create the pod again
 
     def _recount(self, worker: Worker) -> None:
         if worker.name:
@@ -775,6 +797,7 @@ class PodsCore:
     def validate(self) -> None:
         """Raises AssertionError if a rule is violated. O(pods)."""
         alive = {worker.name for worker in self.by_name.values() if worker.alive}
+        alive |= self._creating - self.by_name.keys()
         assert alive == self._alive, (alive, self._alive)
         for name, worker in self.by_name.items():
             assert worker.name == name

@@ -6,6 +6,7 @@ its containers. So the phase, the deletion and the node are read before the cont
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ NUMBER_LABEL = "firesteel/number"
 WORKER_LABEL = "firesteel/worker-id"
 COMPONENT = "taskexecutor"
 
+OOM_KILLED = "OOMKilled"
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE = "ErrImagePull"
 _IMAGE_BACK_OFF = "ImagePullBackOff"
@@ -160,32 +162,33 @@ def _end(manifest: Object, main: Object) -> str:
         why = disrupted.get("reason") or "a disruption"
         return f"was ended{where} by {why}{_after(disrupted.get('message') or '')}"
     terminated = (main.get("state") or {}).get("terminated")
-    if terminated:
-        return _exit(terminated, _limit(manifest)) + where
+    if terminated and terminated.get("reason") == OOM_KILLED:
+        return _exit(terminated, where, _limit(manifest))
     if _node_is_silent(status, main):
         return f"is lost: its node {node} does not answer"
     if "deletionTimestamp" in manifest["metadata"]:
         return f"is deleted{where} by someone else (a drain of the node, an eviction or a user)"
+    if terminated:
+        return _exit(terminated, where)
     if status.get("phase") in ("Failed", "Succeeded"):
         return f"ended{where} in phase {status['phase']}; no reason is known"
     return ""
 
 
-def _exit(terminated: Object, limit: str = "") -> str:
-    if terminated.get("reason") == "OOMKilled":
+def _exit(terminated: Object, where: str = "", limit: str = "") -> str:
+    if terminated.get("reason") == OOM_KILLED:
         of = f" of {limit}" if limit else ""
-        return f"was killed by the kernel: it reached its memory limit{of} (OOMKilled)"
+        return f"was killed by the kernel{where}: it reached its memory limit{of} (OOMKilled)"
     code = int(terminated.get("exitCode") or 0)
-    text = f"ended with exit code {code}"
+    text = f"ended{where} with exit code {code}"
     if code > 128:
-        try:
+        with contextlib.suppress(ValueError):
             text += f" (killed by {signal.Signals(code - 128).name})"
-        except ValueError:
-            pass
     reason = terminated.get("reason") or ""
     if reason not in ("", "Error", "Completed"):
         text += f", {reason}"
-    return text + _after((terminated.get("message") or "").strip())
+    lines = (terminated.get("message") or "").strip().splitlines()
+    return text + _after(lines[-1] if lines else "")
 
 
 def _limit(manifest: Object) -> str:

@@ -11,15 +11,23 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
+from firesteel._proto.resource_manager_pb2 import Registered
 from firesteel.common.config import Configuration, options
-from firesteel.common.ids import Epoch
+from firesteel.common.ids import Epoch, IdSource
+from firesteel.common.resources import UNKNOWN
 from firesteel.kubernetes.access.kubeconfig import from_kubeconfig
 from firesteel.kubernetes.client import KubernetesClient
 from firesteel.kubernetes.reflector.core import ReflectorSettings
 from firesteel.kubernetes.resources import DEPLOYMENTS, PODS, RESOURCE_QUOTAS, Object
+from resourcemanager.core import commands
+from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import (
+    Connection,
     DriverImpeded,
+    JobMasterRegistered,
     PreviousWorkersFound,
+    Requirement,
+    RequirementsDeclared,
     WorkerDelayed,
     WorkerEvent,
     WorkerExited,
@@ -27,12 +35,16 @@ from resourcemanager.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
+from resourcemanager.core.settings import Settings
 from resourcemanager.kubernetes.driver import KubernetesDriver
 from resourcemanager.kubernetes.pod import MAIN_CONTAINER
 from resourcemanager.kubernetes.settings import kubernetes_settings
+from resourcemanager.peers import Peer
+from resourcemanager.shell import Shell
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.faults import Fault
 from tests.kubernetes.kubelet import Kubelet
+from tests.slot_manager import WORKER, job_id
 from tests.waiting import until
 
 ONE, TWO, THREE = WorkerId("worker-1"), WorkerId("worker-2"), WorkerId("worker-3")
@@ -78,6 +90,32 @@ class Driver:
         return self.driver.core.workers[worker].name
 
 
+def new_driver(
+    api_server: ApiServer, directory: Path, code: str, **values: Any
+) -> KubernetesDriver:
+    """Returns a driver whose pods run Python code."""
+    directory.mkdir()
+    probe = {"exec": {"command": ["true"]}}
+    main = {"name": MAIN_CONTAINER, "command": [sys.executable, "-uc", code]}
+    main |= dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), probe)
+    template = directory / "template.yaml"
+    template.write_text(yaml.safe_dump({"spec": {"containers": [main]}}))
+    given = {
+        options.KUBERNETES_CLUSTER_ID.key: "orders",
+        options.KUBERNETES_IMAGE.key: IMAGE,
+        options.KUBERNETES_OWNER.key: "none",
+        options.KUBERNETES_TM_TEMPLATE.key: str(template),
+        options.MAX_SLOTS.key: "10",
+        options.TASK_SLOTS.key: "1",
+    }
+    return KubernetesDriver(
+        kubernetes_settings(Configuration(given | values), initial_workers=0),
+        from_kubeconfig([api_server.kubeconfig]),
+        directory=directory,
+        reflector=REFLECTOR,
+    )
+
+
 @pytest.fixture
 def kubelet(api_server: ApiServer, tmp_path: Path) -> Iterator[Kubelet]:
     with Kubelet(api_server, tmp_path / "pods", nodes=("node-1", "node-2")) as kubelet:
@@ -94,28 +132,8 @@ async def start(api_server: ApiServer, kubelet: Kubelet, tmp_path: Path) -> Asyn
     drivers: list[Driver] = []
 
     async def started(code: str = FOREVER, *, epoch: int = 1, **values: Any) -> Driver:
-        probe = {"exec": {"command": ["true"]}}
-        main = {"name": MAIN_CONTAINER, "command": [sys.executable, "-uc", code]}
-        main |= dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), probe)
-        template = tmp_path / f"template-{len(drivers)}.yaml"
-        template.write_text(yaml.safe_dump({"spec": {"containers": [main]}}))
-        conf = Configuration(
-            {
-                options.KUBERNETES_CLUSTER_ID.key: "orders",
-                options.KUBERNETES_IMAGE.key: IMAGE,
-                options.KUBERNETES_OWNER.key: "none",
-                options.KUBERNETES_TM_TEMPLATE.key: str(template),
-                options.MAX_SLOTS.key: "10",
-                options.TASK_SLOTS.key: "1",
-            }
-            | {key.replace("__", "."): value for key, value in values.items()}
-        )
-        driver = KubernetesDriver(
-            kubernetes_settings(conf, initial_workers=0),
-            from_kubeconfig([api_server.kubeconfig]),
-            directory=tmp_path / f"rm-{len(drivers)}",
-            reflector=REFLECTOR,
-        )
+        directory = tmp_path / f"rm-{len(drivers)}"
+        driver = new_driver(api_server, directory, code, **values)
         running = Driver(driver)
         drivers.append(running)
         driver.start("rm:6124", running.events.append, Epoch(epoch))
@@ -243,7 +261,7 @@ async def test_a_crash_is_reported_with_the_log(
     driver = await start(CRASH)
     driver.request(ONE)
     exited = await driver.heard(WorkerExited, ONE)
-    assert "exit code 3" in exited.cause
+    assert "with exit code 3: no Java found" in exited.cause.splitlines()[0]
     assert exited.cause.splitlines()[-1].strip() == "no Java found"
     await until(lambda: not api_server.objects("Pod"), "the pod is deleted")
     (logs,) = driver.driver.logs()
@@ -365,3 +383,62 @@ async def test_pods_without_an_owner_end_with_the_driver(
     await driver.driver.stop()
     deleted = [p for p in api_server.objects("Pod") if "deletionTimestamp" not in p["metadata"]]
     assert deleted == []
+
+
+# ---- with the SlotManager
+
+
+@pytest.mark.parametrize(
+    ("code", "image_is_broken", "reason"),
+    [
+        (FOREVER, True, "1 TaskExecutor is starting (the image firesteel:1 of its pod: ErrImage"),
+        (CRASH, False, "the last TaskExecutor did not start (its pod orders-taskexecutor-"),
+        (FOREVER, False, "the last TaskExecutor did not start (it did not register in time)"),
+    ],
+)
+async def test_a_job_that_waits_for_slots_learns_why(
+    api_server: ApiServer,
+    kubelet: Kubelet,
+    tmp_path: Path,
+    code: str,
+    image_is_broken: bool,
+    reason: str,
+) -> None:
+    if image_is_broken:
+        kubelet.break_image(IMAGE)
+    start_timeout_s = 60.0 if image_is_broken else 5.0
+    settings = Settings(
+        epoch=Epoch(1), max_slots=2, worker=WORKER, worker_start_timeout_s=start_timeout_s
+    )
+    driver = new_driver(api_server, tmp_path / "rm", code)
+    shell = Shell(SlotManager(settings, IdSource(b"test")), driver)
+    explanations: list[str] = []
+
+    def encode(command: commands.ToPeer) -> Registered:
+        if isinstance(command, commands.NotEnoughResources):
+            explanations.append(command.explanation)
+        return Registered()
+
+    job, connection = job_id("job"), Connection(1)
+    shell.peers[connection] = Peer(connection, "job", encode)
+    running = asyncio.create_task(shell.run("rm:6124"))
+    shell.post(
+        JobMasterRegistered(
+            connection=connection, job_id=job, epoch=Epoch(1), address="jm:1", job_name="job"
+        )
+    )
+    shell.post(
+        RequirementsDeclared(
+            connection=connection,
+            job_id=job,
+            epoch=Epoch(1),
+            sequence=1,
+            requirements=(Requirement(profile=UNKNOWN, count=1),),
+        )
+    )
+    await until(lambda: any(reason in text for text in explanations), lambda: str(explanations))
+    if not image_is_broken:  # it is replaced
+        await until(lambda: api_server.requests.count("create pods") >= 2, "another pod")
+    shell.stop()
+    await running
+    await shell.close()

@@ -72,18 +72,20 @@ def test_the_phase_comes_before_the_containers(life: Life, facts: Object) -> Non
             },
         ),
         (
-            "was killed by the kernel: it reached its memory limit of 2Gi (OOMKilled) on node n",
+            "was killed by the kernel on node n: it reached its memory limit of 2Gi (OOMKilled)",
             {"phase": "Failed", "main": terminated(exitCode=137, reason="OOMKilled")},
         ),
         (
-            "ended with exit code 143 (killed by SIGTERM) on node n",
+            "ended on node n with exit code 143 (killed by SIGTERM)",
             {"phase": "Failed", "main": terminated(exitCode=143, reason="Error")},
         ),
         (
-            "ended with exit code 128, StartError: no such file on node n",
+            "ended on node n with exit code 128, StartError: no such file",
             {
                 "phase": "Failed",
-                "main": terminated(exitCode=128, reason="StartError", message="no such file"),
+                "main": terminated(
+                    exitCode=128, reason="StartError", message="exec:\nno such file."
+                ),
             },
         ),
         (
@@ -107,6 +109,14 @@ def test_the_phase_comes_before_the_containers(life: Life, facts: Object) -> Non
         (
             "is deleted on node n by someone else (a drain of the node, an eviction or a user)",
             {"main": RUNNING, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        ),
+        (
+            "is deleted on node n by someone else (a drain of the node, an eviction or a user)",
+            {
+                "phase": "Failed",
+                "main": terminated(exitCode=143),
+                "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            },
         ),
         ("ended on node n in phase Failed; no reason is known", {"phase": "Failed"}),
         ("", {"main": RUNNING}),

@@ -406,3 +406,22 @@ def test_events_explain_a_pod_that_does_not_start() -> None:
     assert k8s.reports == [WorkerDelayed(worker_id=ONE, problem="FailedMount: no such volume")]
     k8s.see(replace(k8s.pods[inspect.name], node="n"))
     assert k8s.reports == [], "it still holds"
+
+
+def test_a_repeated_request_may_create_a_pod_that_has_vanished() -> None:
+    k8s = Harness(pods_max=1)
+    k8s.request(ONE)
+    (create,) = k8s.sent(core.CreatePod)
+    k8s.handle(core.PodPostponed(name=create.name, cause="no answer", executed=None))
+    k8s.advance(core.FIRST_PAUSE_S)
+    assert k8s.sent(core.CreatePod) == [create]
+    pod = pod_of(create)
+    k8s.see(pod)
+    k8s.miss(pod)
+    assert [type(event) for event in k8s.reports] == [WorkerExited]
+    k8s.request(TWO)
+    assert k8s.sent(core.CreatePod) == [], "the request is under way"
+    k8s.handle(core.PodCreated(name=create.name, uid="again"))
+    assert [(c.name, c.uid) for c in k8s.sent(core.DeletePod)] == [(create.name, "again")]
+    k8s.handle(core.PodDeleted(name=create.name))
+    assert [c.worker_id for c in k8s.sent(core.CreatePod)] == [TWO]
