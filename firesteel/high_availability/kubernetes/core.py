@@ -166,6 +166,9 @@ class LeaseCore:
         self._duration_s = durations.lease_s  # to wait, from the last change of the Lease
         self._lease: Lease | None = None
         self._changed_at = now  # when `_lease` was first seen
+        self._seen_at = float("-inf")  # when it was last seen
+        self._started_at = now
+        self._first = False  # it created the Lease of a new cluster
         self._unknown = True  # read before the next write
         self._overtaken = False  # the watch has delivered a change since the request
         self._refused = False  # since the last change
@@ -265,7 +268,7 @@ class LeaseCore:
             return
         if self._purpose is not None:
             self._overtaken = True  # either may be the newer one
-        elif self.state is ElectionState.STANDBY:
+        elif self.state is ElectionState.STANDBY and lease is not None:
             self._see(lease, now)
         else:
             self._unknown, self._ask_at = True, now
@@ -273,7 +276,9 @@ class LeaseCore:
     def _resigned(self) -> None:
         lease = self._lease
         if lease is not None and self.owns(lease) and not self._recreated:
-            self._commands.append(Release(lease=replace(lease, holder="", leader=None)))
+            left = replace(lease, holder="", leader=None)
+            left = replace(left, transitions=self._highest, epoch=self._highest)
+            self._commands.append(Release(lease=left))
         self._barred = True
         self._end("it has been stopped")
 
@@ -282,13 +287,15 @@ class LeaseCore:
     def _see(self, lease: Lease | None, now: float) -> None:
         """Notes the Lease, and when it was first seen like this."""
         before = self._lease
-        if (before.version if before else "") != (lease.version if lease else ""):
+        # No resourceVersion proves that a Lease was missing all the time.
+        unseen = lease is None and now - self._seen_at > self._durations.lease_s / 2
+        if unseen or (before.version if before else "") != (lease.version if lease else ""):
             self._changed_at, self._refused = now, False
-        self._lease, self.other = lease, None
+        self._lease, self._seen_at, self.other = lease, now, None
         if lease is None:
             return
         self._duration_s = max(self._durations.lease_s, lease.duration_s)
-        self._highest = Epoch(max(self._highest, lease.transitions))
+        self._highest = Epoch(max(self._highest, lease.transitions, lease.epoch))
         if lease.leader is not None:
             self._highest = Epoch(max(self._highest, lease.leader.epoch))
             if lease.holder != self._holder and lease.leader.address:
@@ -340,11 +347,18 @@ class LeaseCore:
             return now_or_never
         lease = self._lease
         if lease is None:
-            new = self._store_id and self._highest == NO_EPOCH
-            return now_or_never if new else self._changed_at + self._duration_s
+            if self._is_new():
+                return now_or_never
+            look_at = self._seen_at + self._durations.retry_period_s
+            return min(look_at, self._changed_at + self._duration_s)
         if lease.released or lease.holder == self._holder:
             return now_or_never
         return self._changed_at + self._duration_s
+
+    def _is_new(self) -> bool:
+        """Whether the job store, as it was at the start, shows that there was no leader yet."""
+        fresh = self._changed_at <= self._started_at + self._durations.lease_s
+        return bool(self._store_id) and self._highest == NO_EPOCH and fresh
 
     def _ask(self, now: float) -> None:
         """Sends the request that is due, one at a time."""
@@ -358,11 +372,22 @@ class LeaseCore:
         elif self.state is not ElectionState.STANDBY:
             self._renew(lease, now)
         elif lease is None:
-            self._write(Purpose.CREATE, self._own(Lease(), None), now)
+            self._create(now)
         else:
-            floor = 0 if self._store_id else lease.created_s
+            first = self._first and lease.holder == self._holder
+            recreated = lease.unfinished and not first
+            floor = lease.created_s if recreated or not self._store_id else 0
             leader = Leader(self._address, Epoch(max(self._highest, floor) + 1))
             self._write(Purpose.TAKE, self._own(lease, leader), now)
+
+    def _create(self, now: float) -> None:
+        """Creates the Lease after it was missing for long enough, and still is."""
+        waited = now >= self._changed_at + self._duration_s and now <= self._seen_at
+        self._first = self._is_new()
+        if waited or self._first:
+            self._write(Purpose.CREATE, self._own(Lease(), None), now)
+        else:
+            self._request(Purpose.READ, now)
 
     def _renew(self, lease: Lease | None, now: float) -> None:
         leader = Leader(self._address, self.epoch)
@@ -381,6 +406,7 @@ class LeaseCore:
             holder=self._holder,
             leader=leader,
             transitions=self._highest if leader is None else leader.epoch,
+            epoch=self._highest if leader is None else leader.epoch,
             duration_s=self._durations.lease_s,
             renewal=self._renewal,
             job_store=self._store_id or lease.job_store,

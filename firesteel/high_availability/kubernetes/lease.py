@@ -19,8 +19,10 @@ from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader
 from firesteel.kubernetes.resources import LEASES, Object, version_of
 
-LEADER = "firesteel.io/leader"  # an annotation
-JOB_STORE = "firesteel.io/job-store"  # an annotation: the id of the cluster's job store
+# Annotations:
+LEADER = "firesteel.io/leader"
+EPOCH = "firesteel.io/epoch"  # that of the last leader
+JOB_STORE = "firesteel.io/job-store"  # the id of the cluster's job store
 EPOCHS_FROM = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -28,7 +30,8 @@ EPOCHS_FROM = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 class Lease:
     version: str = ""  # the resourceVersion; empty before it is created
     holder: str = ""
-    transitions: int = 0  # the epoch of the last leader
+    transitions: int = 0  # the epoch of the last leader, in `spec`
+    epoch: int = 0  # the same, in an annotation: people edit `spec`
     duration_s: float = 0.0
     leader: Leader | None = None  # the announcement; None: its holder does not lead yet
     renewal: int = 0  # counts the writes of the holder
@@ -43,6 +46,11 @@ class Lease:
         """
         return not self.holder and self.leader is None
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a contender has created it, and did not take the office yet."""
+        return bool(self.holder) and self.leader is None
+
 
 def lease_of(manifest: Object) -> Lease:
     """Reads a Lease, which anybody may have edited. Never raises."""
@@ -53,6 +61,7 @@ def lease_of(manifest: Object) -> Lease:
         version=version_of(manifest),
         holder=str(spec.get("holderIdentity") or ""),
         transitions=_number(spec.get("leaseTransitions")),
+        epoch=_number(_integer(annotations.get(EPOCH))),
         duration_s=float(_number(spec.get("leaseDurationSeconds"))),
         leader=leader,
         renewal=renewal,
@@ -81,7 +90,12 @@ def manifest_of(lease: Lease, name: str, now: datetime.datetime, *, taken: bool)
     if lease.version:
         metadata["resourceVersion"] = lease.version
     annotations = metadata["annotations"] = metadata.get("annotations") or {}
-    for key, value in ((LEADER, _announcement(lease)), (JOB_STORE, lease.job_store)):
+    epoch = str(lease.epoch or "")
+    for key, value in (
+        (LEADER, _announcement(lease)),
+        (EPOCH, epoch),
+        (JOB_STORE, lease.job_store),
+    ):
         annotations.pop(key, None)
         if value:
             annotations[key] = value
@@ -119,6 +133,10 @@ def _announced(annotation: Any) -> tuple[Leader | None, int]:
         return leader, int(content["renewal"])
     except (ValueError, KeyError, TypeError):
         return Leader("", Epoch(0)), 0  # edited: there may be a leader
+
+
+def _integer(text: Any) -> int:
+    return int(text) if str(text).isdecimal() else 0
 
 
 def _number(value: Any) -> int:

@@ -146,6 +146,10 @@ def test_without_a_store_the_epoch_is_higher_than_before_the_lease_was_created()
 
 
 def test_a_lowered_count_does_not_lower_the_epoch() -> None:
+    unseen = Contender()
+    unseen.handle(Tick(), 0.0)
+    (take,) = unseen.found(replace(RELEASED, transitions=0, epoch=8), 0.1)
+    assert take.lease.leader.epoch == 9
     contender = Contender()
     contender.handle(Tick(), 0.0)
     contender.found(HELD, 0.1)
@@ -157,11 +161,34 @@ def test_a_missing_lease_may_be_that_of_a_leader() -> None:
     contender = Contender()
     contender.handle(Tick(), 0.0)
     assert contender.found(None, 0.1) == []
-    (create,) = contender.handle(Tick(), 0.1 + LEASE)
+    for looked_at in (2.1, 7.0, 12.0, 15.0):
+        assert [type(c) for c in contender.handle(Tick(), looked_at)] == [Read]
+        assert contender.found(None, looked_at) == []
+    contender.handle(Tick(), 0.1 + LEASE)
+    (create,) = contender.found(None, 0.2 + LEASE)
     assert isinstance(create, Write)
     assert create.lease.version == "" and create.lease.leader is None
     (take,) = contender.stored(create, 16.0)
     assert contender.stored(take, 16.1) == [Lead(epoch=Epoch(1))]
+
+
+def test_a_lease_may_have_existed_between_two_looks() -> None:
+    contender = Contender()
+    contender.handle(Tick(), 0.0)
+    contender.found(None, 0.1)
+    contender.handle(Tick(), 2.1)
+    contender.failed(5.0)
+    contender.handle(Tick(), LEASE + 1)
+    assert contender.found(None, LEASE + 1) == []
+
+
+def test_a_recreated_lease_raises_the_epoch_beyond_those_that_were_not_seen() -> None:
+    contender = Contender(store_id="store", above=Epoch(5))
+    contender.handle(Tick(), 0.0)
+    unfinished = Lease(version="9", holder="other", transitions=5, epoch=5, created_s=9000)
+    contender.found(unfinished, 0.1)
+    (take,) = contender.handle(Tick(), 0.1 + LEASE)
+    assert take.lease.leader.epoch == 9001
 
 
 def test_a_store_that_never_had_a_leader_proves_that_there_is_none() -> None:

@@ -12,6 +12,7 @@ from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, Office
 from firesteel.high_availability import elected_address
 from firesteel.high_availability.kubernetes.lease import (
+    EPOCH,
     JOB_STORE,
     LEADER,
     Lease,
@@ -28,6 +29,7 @@ HELD = Lease(
     version="5",
     holder="me",
     transitions=4,
+    epoch=4,
     duration_s=15.0,
     leader=Leader("me:1", Epoch(4)),
     renewal=7,
@@ -67,7 +69,7 @@ def test_a_write_keeps_what_others_have_added() -> None:
     manifest["metadata"]["annotations"]["note"] = "ours"
     later = manifest_of(lease_of(manifest), "orders-dispatcher", NOW.replace(hour=13), taken=False)
     assert later["metadata"]["labels"] == {"team": "data"}
-    assert later["metadata"]["annotations"].keys() == {"note", LEADER, JOB_STORE}
+    assert later["metadata"]["annotations"].keys() == {"note", LEADER, EPOCH, JOB_STORE}
     assert later["spec"]["acquireTime"] < later["spec"]["renewTime"]
 
 
