@@ -90,7 +90,7 @@ def test_a_dead_job_master_costs_no_restart_without_checkpoints(seed: int) -> No
     submitted = bounded_job(0, splits=40)
     with quiet_cluster(seed) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
-        schedule(cluster, at(4.5 + 0.9 * seed, Kill(victim=Victim.JOB_MASTER)))
+        schedule(cluster, at(4.5 + 0.85 * seed, Kill(victim=Victim.JOB_MASTER)))
         cluster.run(9.0)
         cluster.rest(REST_S)
         stored = cluster.store.by_id[submitted.graph.job_id]
