@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 SIMULATION = "simulation"  # `make sim`, from seed 0 on
 _REFLECTOR = "tests/unit/kubernetes/test_reflector_core.py"
+_LEASES = "tests/unit/high_availability/test_lease_simulation.py"
 _KAFKA = "tests/integration/test_kafka_sink.py"
 
 
@@ -152,6 +153,30 @@ MUTANTS = (
         '        epoch = Epoch(max(int(data or b"0"), self.above) + 1)\n',
         "        epoch = Epoch(self.above + 1)\n",
         SIMULATION,
+    ),
+    Mutant(
+        "the leader's Lease counts from the answer to its renewal (invariant 20)",
+        "firesteel/high_availability/kubernetes/core.py",
+        "self._lease_until = self._asked_at + self._durations.renew_deadline_s",
+        "self._lease_until = now + 3.4 + self._durations.renew_deadline_s",
+        _LEASES,
+    ),
+    Mutant(
+        "a paused leader recreates its Lease (invariant 20)",
+        "firesteel/high_availability/kubernetes/core.py",
+        """            if not in_time:
+                self._end("its Lease was deleted")
+""",
+        """            self._lease_until = max(self._lease_until, now + 1)
+""",
+        _LEASES,
+    ),
+    Mutant(
+        "a Lease whose count was edited lowers the epoch (invariant 20)",
+        "firesteel/high_availability/kubernetes/core.py",
+        "Epoch(max(self._highest, floor) + 1)",
+        "Epoch(lease.transitions + 1)",
+        _LEASES,
     ),
     Mutant(
         "a leader that may not act answers clients (invariant 20)",

@@ -21,6 +21,7 @@ from firesteel.client.cluster import ClusterDirectory, ClusterState
 from firesteel.client.job_details import JobOverview
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
+from tests.kubernetes.access import kubeconfig
 
 
 @pytest.fixture
@@ -116,6 +117,18 @@ def test_a_configured_ensemble_names_the_cluster() -> None:
     )
     found = find_cluster(None, conf)
     assert found is not None and found.address == "zookeeper://one:2181/a/b/default"
+
+
+def test_configured_leases_name_the_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    (tmp_path / "ca.crt").touch()
+    file.write_text(kubeconfig("https://here:6443", tmp_path / "ca.crt", "token", "data"))
+    keys = {"kubernetes.config.file": str(file), "kubernetes.cluster-id": "orders"}
+    conf = Configuration(keys | {"high-availability.type": "kubernetes"})
+    found = find_cluster(None, conf)
+    assert found is not None and found.address == "kubernetes://data/orders"
+    named = find_cluster("kubernetes://data/orders", Configuration({}))
+    assert named is not None and named.found_by == "of -m"
 
 
 @pytest.mark.parametrize(
