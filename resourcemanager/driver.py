@@ -29,6 +29,9 @@ class WorkerLogs:
 class WorkerDriver(Protocol):
     """No method blocks or raises: drivers post results as events, on the caller's event loop."""
 
+    # A dead worker is declared lost so much later, if the driver has not reported its end by then.
+    reason_patience_s: float
+
     def start(
         self, resource_manager_address: str, post: Callable[[WorkerEvent], None], epoch: Epoch
     ) -> Sequence[WorkerId] | None:
@@ -58,6 +61,8 @@ class WorkerDriver(Protocol):
 
 class NoDriver:
     """Standalone mode: the SlotManager requests no workers (`Settings.worker` is None)."""
+
+    reason_patience_s = 0.0
 
     def start(
         self, resource_manager_address: str, post: Callable[[WorkerEvent], None], epoch: Epoch

@@ -48,6 +48,8 @@ class Signalled(Protocol):
 
 
 class LocalDriver:
+    reason_patience_s = 0.0  # the end of a child is known immediately
+
     def __init__(
         self,
         *,

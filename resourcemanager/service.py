@@ -70,6 +70,7 @@ class ResourceManager:
             requirements_delay_s=conf.get(options.REQUIREMENTS_DELAY),
             idle_timeout_s=conf.get(options.TM_IDLE_TIMEOUT),
             recovery_timeout_s=conf.get(options.PREVIOUS_WORKER_TIMEOUT),
+            reason_patience_s=workers.reason_patience_s if workers is not None else 0.0,
             worker_start_timeout_s=conf.get(options.REGISTRATION_TIMEOUT),
             initial_workers=initial_workers,
             max_slots=conf.get(options.MAX_SLOTS),

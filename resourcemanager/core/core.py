@@ -132,7 +132,7 @@ class SlotManager:
             case events.TaskExecutorGone(task_executor_id=task_executor_id):
                 executor = self.table.executors.get(task_executor_id)
                 if executor is not None and executor.connection is None:
-                    self._lose_executor(executor, PROCESS_ENDED)
+                    self._process_gone(executor)
             case events.StopRequested():
                 self._stop_executor(event)
             case events.StopAbandoned(request=request):
@@ -190,7 +190,7 @@ class SlotManager:
                 leaving=event.worker_id in self.workers.ending,
             )
             self.table.add(executor, (status.slot_index for status in event.slots))
-        executor.address, executor.pid = event.address, event.pid
+        executor.address, executor.pid, executor.gone = event.address, event.pid, False
         self.fence.connect_executor(executor, event.connection, self._now)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
         if executor.worker_id is not None and executor.gives_slots:
@@ -312,6 +312,15 @@ class SlotManager:
             )
             self.lost_workers.add(executor.worker_id)
         self._unsettled = True
+
+    def _process_gone(self, executor: TaskExecutor) -> None:
+        """Waits a moment for the driver's verdict, which has the reason."""
+        patience_s = self.settings.reason_patience_s
+        if executor.worker_id is None or patience_s == 0:
+            self._lose_executor(executor, PROCESS_ENDED)
+        elif not executor.gone:
+            executor.gone = True
+            self._arm(Deadline.EXECUTOR_GRACE, executor.task_executor_id, after_s=patience_s)
 
     def _judge(self, job: RegisteredJob, report: events.TaskExecutorReportedLost) -> None:
         """Decides on a JobMaster's finding. A TaskExecutor that the SlotManager still hears is
@@ -635,10 +644,8 @@ class SlotManager:
                     self._heartbeat()
                 case Deadline.EXECUTOR_GRACE:
                     executor = self.table.executors[TaskExecutorId(subject)]
-                    self._lose_executor(
-                        executor,
-                        "its connection broke, and it did not reconnect in time",
-                    )
+                    broke = "its connection broke, and it did not reconnect in time"
+                    self._lose_executor(executor, PROCESS_ENDED if executor.gone else broke)
                 case Deadline.JOB_GRACE:
                     self._lose_job(self.jobs[JobId(subject)], "its JobMaster's connection broke")
                 case Deadline.HOLDERS:

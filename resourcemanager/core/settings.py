@@ -38,6 +38,8 @@ class Settings:
     idle_timeout_s: float = 30.0
     initial_workers: int = 0
     recovery_timeout_s: float = 10.0  # for workers of an earlier ResourceManager to register
+    # Between the end of a worker's process and the driver's report, which has the reason.
+    reason_patience_s: float = 0.0
     worker_start_timeout_s: float = WORKER_START_TIMEOUT_S
     max_slots: int = 0  # of all TaskExecutors together; 0: the initial workers only
     worker: WorkerSpec | None = None  # None: no driver

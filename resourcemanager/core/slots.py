@@ -132,6 +132,7 @@ class TaskExecutor:
     connection: Connection | None = None  # None: broken, perhaps back soon
     heard_at: float = 0.0
     report_sequence: int = 0  # of the newest report of this registration
+    gone: bool = False  # its process has ended; the driver is about to report why
     leaving: bool = False  # requested to shut down: it offers no slots
     draining: bool = False  # offers no slots; shut down once it is empty
     stop: Stop | None = None  # present while callers wait for its end

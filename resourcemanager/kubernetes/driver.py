@@ -31,7 +31,13 @@ from firesteel.kubernetes.errors import (
 from firesteel.kubernetes.reflector.core import ReflectorSettings
 from firesteel.kubernetes.reflector.reflector import Reflector, ReflectorStale
 from firesteel.kubernetes.resources import PODS, Object
-from resourcemanager.core.events import DriverImpeded, WorkerEvent, WorkerId
+from resourcemanager.core.events import (
+    DriverImpeded,
+    WorkerEvent,
+    WorkerExited,
+    WorkerId,
+    WorkerStartFailed,
+)
 from resourcemanager.driver import WorkerLogs
 from resourcemanager.kubernetes import core
 from resourcemanager.kubernetes.core import Command, Event, PodsCore, PodsSettings
@@ -54,6 +60,8 @@ STOP_S = 10.0  # to delete the pods at the end
 
 
 class KubernetesDriver:
+    reason_patience_s = 0.5  # until the kubelet reports an end, and the log is read
+
     def __init__(
         self,
         settings: KubernetesSettings,
@@ -264,6 +272,12 @@ class KubernetesDriver:
             case core.DeletePod():
                 self._start(self._delete(command))
             case core.Report(event=event):
+                if isinstance(event, WorkerStartFailed | WorkerExited):
+                    log.info(
+                        "the pod of a TaskExecutor has ended",
+                        worker_id=event.worker_id,
+                        cause=event.cause,
+                    )
                 self._post(event)
             case _:
                 assert_never(command)
@@ -345,13 +359,13 @@ class KubernetesDriver:
     async def _inspect(self, command: core.InspectPod) -> None:
         async with self._inspections:
             read, events = await asyncio.gather(self._log(command), self._events(command))
+        worker = self.core.by_name.get(command.name)
         if read:
-            worker = self.core.by_name.get(command.name)
             name = worker.worker_id if worker is not None else command.name
             await asyncio.to_thread(self._save, f"{name}.log", read)
         shown = "\n".join(read.splitlines()[-SHOWN_LINES:])
-        if command.ended:
-            log.info("a pod has ended", pod=command.name, events=events, log=shown)
+        if shown and command.ended and (worker is None or worker.reported):
+            log.info("the log of a pod comes after its verdict", pod=command.name, log=shown)
         self._core_loop.post(
             core.PodInspected(name=command.name, ended=command.ended, log=shown, events=events)
         )

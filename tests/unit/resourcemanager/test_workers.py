@@ -6,7 +6,7 @@ from firesteel.common.ids import AllocationId
 from firesteel.common.resources import ResourceProfile
 from resourcemanager.core import commands, events
 from resourcemanager.core.events import WorkerId
-from resourcemanager.core.settings import WORKER_START_TIMEOUT_S
+from resourcemanager.core.settings import PROCESS_ENDED, WORKER_START_TIMEOUT_S
 from tests.slot_manager import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
 
 
@@ -442,3 +442,23 @@ def test_the_reason_of_a_loss_may_follow_the_verdict() -> None:
     assert release.failed
     rm.handle(events.WorkerExited(worker_id=worker, cause="its pod was killed (OOMKilled)\nlog"))
     assert "the last TaskExecutor was lost (its pod was killed (OOMKilled))" in explanation(rm)
+
+
+def test_a_dead_worker_is_lost_for_the_reason_that_its_driver_reports() -> None:
+    rm, [worker] = cluster(1, reason_patience_s=0.5)
+    rm.register_job("job")
+    rm.break_stream(worker)
+    rm.handle(events.TaskExecutorGone(task_executor_id=executor_id(worker)))
+    assert rm.sent(commands.TaskExecutorLost) == []
+    rm.advance(0.4)
+    rm.handle(events.WorkerExited(worker_id=worker, cause="OOMKilled"))
+    assert [lost.cause for lost in rm.sent(commands.TaskExecutorLost)] == ["OOMKilled"]
+
+
+def test_the_verdict_waits_for_the_driver_only_for_a_moment() -> None:
+    rm, [worker] = cluster(1, reason_patience_s=0.5)
+    rm.register_job("job")
+    rm.break_stream(worker)
+    rm.handle(events.TaskExecutorGone(task_executor_id=executor_id(worker)))
+    rm.advance(0.5)
+    assert [lost.cause for lost in rm.sent(commands.TaskExecutorLost)] == [PROCESS_ENDED]
