@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,16 @@ from tests.kubernetes.connect_proxy import ConnectProxy
 from tests.kubernetes.faults import Fault
 from tests.kubernetes.kinds import BY_NAME
 from tests.waiting import PATIENCE_S, until
+
+# asyncio leaves a transport open if a timeout ends its TLS handshake.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collects such a transport before the next test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
