@@ -130,6 +130,7 @@ class PodDeleted:
     """The API server has accepted the deletion."""
 
     name: str
+    uid: str = ""  # as in the request
     gone: bool = False  # there is no such pod
 
 
@@ -345,9 +346,9 @@ class PodsCore:
                 self._postponed(event)
             case PodInspected():
                 self._inspected(event)
-            case PodDeleted(name=name, gone=gone):
+            case PodDeleted(name=name):
                 if (deleted := self.by_name.get(name)) is not None:
-                    self._deleted(deleted, gone)
+                    self._deleted(deleted, event)
             case PodNotDeleted(name=name, retry_after_s=retry_after_s):
                 if (kept := self.by_name.get(name)) is not None and kept.state is State.DELETING:
                     kept.pause = kept.pause or Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -507,13 +508,15 @@ class PodsCore:
         for name, pod in event.pods.items():
             worker = self.by_name.get(name)
             if worker is not None and pod is not None and worker.uid not in ("", pod.uid):
+                if worker.pod is None:
+                    continue  # of an earlier request; the snapshot does not have its pod yet
                 self._absent(worker)  # another pod has its name
                 worker = None
             if worker is not None and pod is not None:
                 self._seen(worker, pod)
-            elif worker is not None:
+            elif worker is not None and worker.pod is not None:
                 self._absent(worker)
-            elif pod is not None:
+            elif worker is None and pod is not None:
                 self._stray(pod)
         if event.complete:
             for name in [name for name in self.by_name if name not in event.pods]:
@@ -657,12 +660,15 @@ class PodsCore:
         if worker.pod is None or not worker.pod.deleting:
             self._commands.append(DeletePod(name=worker.name, uid=worker.uid, cause=cause))
 
-    def _deleted(self, worker: Worker, gone: bool) -> None:
+    def _deleted(self, worker: Worker, event: PodDeleted) -> None:
         if worker.state is not State.DELETING:
+            return
+        if event.gone and event.uid != worker.uid:  # another pod had its name
+            self._commands.append(DeletePod(name=worker.name, uid=worker.uid, cause=worker.cause))
             return
         worker.delete_accepted = True
         self._timers.cancel(Timer(Deadline.DELETE, worker.name))
-        if gone:
+        if event.gone:
             self._gone(worker)
         else:
             self._recount(worker)

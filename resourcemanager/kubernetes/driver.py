@@ -343,7 +343,7 @@ class KubernetesDriver:
                 PODS, name, namespace=self._settings.namespace, uid=command.uid, within_s=0
             )
         except (NotFound, Conflict):  # another pod has its name
-            self._core_loop.post(core.PodDeleted(name=name, gone=True))
+            self._core_loop.post(core.PodDeleted(name=name, uid=command.uid, gone=True))
         except FiresteelError as error:
             retry = error.retry_after_s if isinstance(error, TooManyRequests | Unavailable) else 0.0
             log.info("a pod is not deleted yet", pod=name, reason=str(error))
@@ -352,7 +352,7 @@ class KubernetesDriver:
             )
         else:
             log.info("pod deleted", pod=name, cause=command.cause)
-            self._core_loop.post(core.PodDeleted(name=name))
+            self._core_loop.post(core.PodDeleted(name=name, uid=command.uid))
 
     # ------------------------------------------------------------ reasons
 

@@ -329,7 +329,7 @@ def test_a_worker_released_during_its_creation_ends_once(event: type) -> None:
     if event is core.PodCreated:
         k8s.handle(core.PodCreated(name=create.name, uid="u"))
         assert [c.name for c in k8s.sent(core.DeletePod)] == [create.name]
-        k8s.handle(core.PodDeleted(name=create.name, gone=True))
+        k8s.handle(core.PodDeleted(name=create.name, uid="u", gone=True))
         assert [type(report) for report in k8s.reports] == [WorkerExited]
     else:
         k8s.handle(core.PodRefused(name=create.name, cause="quota"))
@@ -425,3 +425,22 @@ def test_a_repeated_request_may_create_a_pod_that_has_vanished() -> None:
     assert [(c.name, c.uid) for c in k8s.sent(core.DeletePod)] == [(create.name, "again")]
     k8s.handle(core.PodDeleted(name=create.name))
     assert [c.worker_id for c in k8s.sent(core.CreatePod)] == [TWO]
+
+
+def test_an_earlier_pod_of_the_same_name_is_not_confused_with_the_later_one() -> None:
+    """The first request had created a pod that vanished; the watch shows it late."""
+    k8s = Harness()
+    k8s.request(ONE)
+    (create,) = k8s.sent(core.CreatePod)
+    k8s.handle(core.PodPostponed(name=create.name, cause="no answer", executed=None))
+    k8s.advance(core.FIRST_PAUSE_S)
+    k8s.handle(core.PodCreated(name=create.name, uid="second"))
+    first, second = (replace(pod_of(create), uid=uid) for uid in ("first", "second"))
+    k8s.see(first)
+    k8s.miss(first)
+    assert k8s.commands == []
+    k8s.see(second)
+    k8s.handle(core.PodReleased(worker_id=ONE))
+    assert [c.uid for c in k8s.sent(core.DeletePod)] == ["second"]
+    k8s.handle(core.PodDeleted(name=create.name, uid="first", gone=True))
+    assert [c.uid for c in k8s.sent(core.DeletePod)] == ["second"]

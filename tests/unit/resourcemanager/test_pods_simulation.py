@@ -217,9 +217,9 @@ class Simulation:
     def delete(self, command: deciding.DeletePod) -> deciding.Event:
         found = self.pods.get(command.name)
         if found is None or command.uid not in ("", found["metadata"]["uid"]):
-            return deciding.PodDeleted(name=command.name, gone=True)
+            return deciding.PodDeleted(name=command.name, uid=command.uid, gone=True)
         self.delete_gracefully(found)
-        return deciding.PodDeleted(name=command.name)
+        return deciding.PodDeleted(name=command.name, uid=command.uid)
 
     def delete_gracefully(self, pod: Object) -> None:
         if "deletionTimestamp" not in pod["metadata"]:
