@@ -275,7 +275,7 @@ MUTANTS = (
         "jobmaster/shell.py",
         "start.reconciles and same else",
         "start.reconciles else",
-        "tests/simulation/test_scenarios.py",
+        "tests/simulation/test_scenarios.py::test_no_task_of_another_parallelism_is_adopted",
     ),
     Mutant(
         "an earlier checkpoint than the latest is restored (invariant 6)",

@@ -341,3 +341,24 @@ def test_a_task_that_fails_at_once_restores_the_old_parallelism(tmp_path: Path, 
         assert len(parallelism) == 2 and sorted(parallelism[-1].by_vertex.values()) == [2, 3]
         (why,) = submitted.not_rescaled
         assert "the old one is restored" in why
+
+
+@pytest.mark.parametrize("parallelism", [1, 4])
+@pytest.mark.parametrize("seed", long_after(2, range(8)))
+def test_no_task_of_another_parallelism_is_adopted(
+    tmp_path: Path, seed: int, parallelism: int
+) -> None:
+    """The JobMaster dies once the parallelism is stored: all tasks run with the old one."""
+    submitted = bounded_job(attempts=0, checkpoints=tmp_path, splits=60)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        cluster.at(6.0, lambda: cluster.scale(submitted, parallelism))
+        while not cluster.store.parallelism:
+            cluster.run(0.0005)
+        schedule(cluster, (cluster.world.now - START_S, Kill(victim=Victim.JOB_MASTER)))
+        cluster.rest(REST_S)
+        stored = cluster.store.by_id[submitted.graph.job_id]
+        assert stored.status is JobStatus.FINISHED and stored.epoch == 2
+        assert len(cluster.store.parallelism[submitted.graph.job_id]) == 1
+        assert cluster.checkers.snapshots.rescaled, "they restore the checkpoint"
+        assert not cluster.checkers.adopted
