@@ -75,23 +75,22 @@ async def test_objects_that_leave_a_selection_are_deleted(client: KubernetesClie
     assert found == [("ADDED", "a"), ("DELETED", "a")]
 
 
-async def test_a_watch_ends_after_its_timeout_with_a_bookmark(client: KubernetesClient) -> None:
+async def test_a_watch_ends_after_its_timeout(client: KubernetesClient) -> None:
     await client.create(CONFIG_MAPS, config_map("a"))
     version = (await client.list(CONFIG_MAPS)).resource_version
-    types = []
     async with client.watch(CONFIG_MAPS, resource_version=version, timeout_s=3) as events:
-        async for event in events:
-            types.append(event.type)
+        async for event in events:  # a real server may send no bookmark in so short a time
+            assert event.type is WatchEventType.BOOKMARK
             assert int(event.resource_version) >= int(version)
-    assert set(types) == {WatchEventType.BOOKMARK}
 
 
 async def test_a_version_of_the_distant_past_is_gone(
     client: KubernetesClient, request: pytest.FixtureRequest
 ) -> None:
     await client.create(CONFIG_MAPS, config_map("a"))
-    if request.node.callspec.params["server"] == "tests":
-        request.getfixturevalue("shared_api_server").compact()
+    if request.node.callspec.params["server"] == "real":
+        pytest.skip("the cache of a young server has all changes")
+    request.getfixturevalue("shared_api_server").compact()
     with pytest.raises(Gone):
         await watched(client, "1", count=1)
 
