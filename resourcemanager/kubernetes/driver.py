@@ -223,7 +223,7 @@ class KubernetesDriver:
             self._impeded("")
 
     def _impeded(self, problem: str) -> None:
-        if problem != self._impediment:
+        if problem != self._impediment:  # text only: the same report is not repeated
             self._impediment = problem
             self._post(DriverImpeded(problem=problem))
 

@@ -222,7 +222,7 @@ class LeaseElection(Contender):
         return await self._client.replace(LEASES, manifest, within_s=0)
 
     def _failed(self, number: int, error: Exception) -> Failed:
-        if str(error) != self._problem:
+        if str(error) != self._problem:  # text only: the same report is not repeated
             self._problem = str(error)
             report = log.warning if isinstance(error, Unavailable | TooManyRequests) else log.error
             reason = self._problem
