@@ -7,6 +7,7 @@ from dataclasses import dataclass
 SIMULATION = "simulation"  # `make sim`, from seed 0 on
 _REFLECTOR = "tests/unit/kubernetes/test_reflector_core.py"
 _LEASES = "tests/unit/high_availability/test_lease_simulation.py"
+_PODS = "tests/unit/resourcemanager/test_pods_core.py"
 _KAFKA = "tests/integration/test_kafka_sink.py"
 
 
@@ -439,5 +440,27 @@ MUTANTS = (
         '_REPEATABLE = frozenset({"get", "list", "delete", "patch"})',
         '_REPEATABLE = frozenset({"get", "list", "delete", "patch", "create"})',
         "tests/kubernetes/test_faults.py::test_a_create_of_unknown_outcome_is_not_repeated",
+    ),
+    Mutant(
+        "pods are created before those of an earlier ResourceManager are known",
+        "resourcemanager/kubernetes/core.py",
+        "        if not self.synced:\n"
+        "            return  # pods of an earlier ResourceManager count\n",
+        "",
+        f"{_PODS}::test_nothing_is_created_before_earlier_pods_are_known",
+    ),
+    Mutant(
+        "a pod that an earlier leader created late stays",
+        "resourcemanager/kubernetes/core.py",
+        "            elif worker is None and pod is not None:\n                self._stray(pod)\n",
+        "",
+        f"{_PODS}::test_a_late_pod_of_an_earlier_leader_is_deleted",
+    ),
+    Mutant(
+        "an evicted pod counts as running until its containers have statuses",
+        "resourcemanager/kubernetes/pod.py",
+        'if status.get("phase") in ("Failed", "Succeeded") or "terminated" in main:',
+        'if "terminated" in main:',
+        "tests/unit/resourcemanager/test_pod.py::test_the_phase_comes_before_the_containers",
     ),
 )
