@@ -1,4 +1,4 @@
-"""Measures the driver of Kubernetes: 1,000 pods requested at once, and the replacement of a
+"""Measures the driver of Kubernetes: 1,000 pods requested together, and the replacement of a
 killed one.
 
 The API server of the tests runs in another process, over TLS, without a scheduler and kubelets. It
@@ -129,7 +129,7 @@ async def api_server(directory: Path) -> AsyncIterator[tuple[Server, Path]]:
 
 
 class Events:
-    """The events of the driver. Dead workers are replaced at once."""
+    """The events of the driver. Dead workers are replaced immediately."""
 
     def __init__(self, driver: KubernetesDriver) -> None:
         self._driver = driver
@@ -219,7 +219,7 @@ def run() -> list[dict[str, Any]]:
     worst_ms = replaced_ms[-1]
     return [
         {
-            "name": f"calls of the API per pod, {PODS:,} pods requested at once",
+            "name": f"calls of the API per pod, {PODS:,} pods requested together",
             "ours": round(found["calls"], 3),
             "unit": f"calls (last request after {found['last_s']:.2f} s,"
             f" {found['cpu_s']:.2f} s of CPU)",

@@ -29,7 +29,7 @@ class WorkerLogs:
 class WorkerDriver(Protocol):
     """No method blocks or raises: drivers post results as events, on the caller's event loop."""
 
-    # A dead worker is declared lost so much later, if the driver has not reported its end by then.
+    # How long the loss of a dead worker waits for the driver to report the reason.
     reason_patience_s: float
 
     def start(

@@ -26,7 +26,7 @@ NAME = "kafka_partitions"
 PARTITIONS = RECORDS = 1_000
 START_GOAL_S, MEMORY_GOAL_MB = 5.0, 200.0
 STEPS = 2
-_QUIET_CPU_S = 0.3  # in five seconds: each subtask asks for 500 partitions all the time
+_QUIET_CPU_S = 0.3  # in five seconds: each subtask polls 500 partitions
 _INTERVAL = "10 s"
 _PATIENCE_S = 120.0
 

@@ -1,4 +1,4 @@
-"""What the configuration of a cluster says about Kubernetes."""
+"""Reads the options of Kubernetes from a cluster's configuration."""
 
 from __future__ import annotations
 

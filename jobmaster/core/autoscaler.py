@@ -40,7 +40,7 @@ class AutoscalerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexLoad:
-    """What a vertex did in the last seconds."""
+    """The load of a vertex in the last seconds."""
 
     records_per_s: float  # received; of sources: read
     busy: float  # share of time, from 0 to 1
@@ -175,7 +175,7 @@ class Autoscaler:
         self, measured: Mapping[VertexId, _Measured]
     ) -> tuple[dict[VertexId, float], dict[VertexId, float]]:
         """Returns, as multiples of the measured rates, the rate that each vertex needs to keep up,
-        and what it needs in addition for the backlogs of its sources.
+        and the additional rate for the backlogs of its sources.
         """
         inputs: dict[VertexId, list[VertexId]] = {}
         for edge in self._graph.edges:
@@ -249,7 +249,7 @@ class Autoscaler:
         return number, sentence
 
     def _judge(self, v: VertexId, capacity: float) -> None:
-        """Compares what a vertex can process since it got more subtasks with what was expected."""
+        """Compares the capacity of a vertex since it got more subtasks with the expected one."""
         trial = self._trials.get(v)
         if trial is None or self._parallelism[v] != trial.after or not trial.capacity:
             return

@@ -415,7 +415,7 @@ class PodsCore:
             self._alive.discard(name)
 
     def _exists(self, worker: Worker, uid: str) -> None:
-        """Its pod exists, as the answer to the request or the snapshot says."""
+        """Notes that the pod exists, according to the answer to the request or to the snapshot."""
         if worker.state not in (State.QUEUED, State.CREATING):
             return
         worker.uid, worker.created_at, worker.maybe_created = uid, self._now, False

@@ -107,7 +107,7 @@ class Kafka:
                 self.processes[index] = None
 
     def stop(self, *indexes: int) -> None:
-        """Stops these brokers, or all, gracefully: they hand over the partitions that they lead."""
+        """Stops these brokers, or all, gracefully: others lead their partitions first."""
         running = [self.processes[index] for index in indexes or range(len(self.processes))]
         for process in running:
             if process is not None:

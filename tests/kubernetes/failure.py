@@ -62,7 +62,7 @@ def expired(message: str) -> Failure:
 
 
 def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> Failure:
-    """`causes` are pairs of a field and what is wrong with it."""
+    """`causes` are pairs of a field and its problem."""
     shown = ", ".join(f"{field}: {problem}" for field, problem in causes)
     shown = f"[{shown}]" if len(causes) > 1 else shown
     return Failure(

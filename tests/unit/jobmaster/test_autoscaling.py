@@ -23,7 +23,7 @@ STEP_S = 5.0
 
 
 def overloaded(world: World, settings: AutoscalerSettings, seconds: float) -> Autoscaling:
-    """Its sink is busy all the time, and the lag of its source grows."""
+    """Returns the autoscaling of a job whose sink is always busy and whose lag grows."""
 
     def post(event: events.Event) -> None:
         posted.append(event)

@@ -44,7 +44,7 @@ def restart(world: World) -> None:
 
 
 def started(slots: int) -> World:
-    """A reactive job that runs in these slots, fewer than its program asks for or not."""
+    """Returns a reactive job that runs in these slots, which may be fewer than requested."""
     world = elastic()
     world.start()
     world.give_slots(ONE, slots)
@@ -91,7 +91,7 @@ def test_more_slots_are_used_once_their_number_is_stable() -> None:
     world.pass_time(29.0)
     assert checkpoints(world) == 1, "it cools down"
     world.pass_time(1.0)
-    assert checkpoints(world) == 2, "as many as it can use"
+    assert checkpoints(world) == 2, "it uses the new slot"
 
 
 def test_a_lost_task_executor_makes_it_smaller_without_a_checkpoint() -> None:
