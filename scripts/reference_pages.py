@@ -96,7 +96,7 @@ KUBERNETES = """\
 # Configuration: Kubernetes
 
 These keys find the API of Kubernetes, and configure the pods in which a ResourceManager runs
-TaskExecutors (`--driver kubernetes`).
+TaskExecutors (`--driver kubernetes`), and the cluster that `firesteel` deploys.
 [Configuration](configuration.md) has all other keys, and explains how they are set. [Decision
 62](../decisions/0062-the-resourcemanager-creates-pods.md) describes the pods.
 

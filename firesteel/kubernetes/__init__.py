@@ -4,6 +4,7 @@
     access/           where the API server is, and how callers prove their identity
     resources.py      the resources that Firesteel uses, and their paths
     client.py         the calls
+    pods/             their manifests, from a pod template, and the reasons of their problems
     reflector/        the current objects of a resource, from a list and a watch
 
 Objects are the dictionaries of their JSON. Nothing here knows jobs or TaskExecutors.

@@ -29,6 +29,7 @@ from typing import NamedTuple, assert_never
 from firesteel.common.backoff import Backoff
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import IllegalTransition
+from firesteel.kubernetes.pods.status import Life, latest_problem
 from resourcemanager.core.events import (
     PreviousWorkersFound,
     WorkerDelayed,
@@ -39,7 +40,7 @@ from resourcemanager.core.events import (
     WorkerStartFailed,
 )
 from resourcemanager.core.timers import Timers
-from resourcemanager.kubernetes.pod import Life, Pod, latest_problem
+from resourcemanager.kubernetes.pod import Pod
 
 REASON_PATIENCE_S = 0.15  # the replacement of a dead worker waits no longer for its last log lines
 INSPECTION_S = 10.0  # a pod is deleted even if its log cannot be read within this time

@@ -28,6 +28,8 @@ from firesteel.kubernetes.errors import (
     Unauthorized,
     Unavailable,
 )
+from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
+from firesteel.kubernetes.pods.template import owner_reference
 from firesteel.kubernetes.reflector.core import ReflectorSettings
 from firesteel.kubernetes.reflector.reflector import Reflector, ReflectorStale
 from firesteel.kubernetes.resources import PODS, Object
@@ -41,8 +43,8 @@ from resourcemanager.core.events import (
 from resourcemanager.driver import WorkerLogs
 from resourcemanager.kubernetes import core
 from resourcemanager.kubernetes.core import Command, Event, PodsCore, PodsSettings
-from resourcemanager.kubernetes.manifest import Manifests, owner_reference
-from resourcemanager.kubernetes.pod import MAIN_CONTAINER, Pod, read_pod, selector
+from resourcemanager.kubernetes.manifest import Manifests
+from resourcemanager.kubernetes.pod import Pod, read_pod, selector
 from resourcemanager.kubernetes.settings import KubernetesSettings
 
 log = structlog.get_logger(__name__)

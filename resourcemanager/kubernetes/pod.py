@@ -1,40 +1,17 @@
-"""Reads a pod as the API server reports it: its life, and why it waits or has ended.
-
-The order matters: an evicted pod, or one whose node is lost, may have no or outdated statuses of
-its containers. So the phase, the deletion and the node are read before the containers.
-"""
+"""Reads the pods of TaskExecutors as the API server reports them."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
 
+from firesteel.kubernetes.pods.labels import TASK_EXECUTOR, selector_of
+from firesteel.kubernetes.pods.status import Life, end_of, life_of, main_status, problem_of
 from firesteel.kubernetes.resources import Object, name_of
 from resourcemanager.core.events import WorkerId
 
-MAIN_CONTAINER = "firesteel-main-container"
-
-APP_LABEL = "app"
-CLUSTER_LABEL = "firesteel/cluster-id"
-COMPONENT_LABEL = "component"
 ATTEMPT_LABEL = "firesteel/attempt"
 NUMBER_LABEL = "firesteel/number"
 WORKER_LABEL = "firesteel/worker-id"
-COMPONENT = "taskexecutor"
-
-OOM_KILLED = "OOMKilled"
-_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
-_IMAGE = "ErrImagePull"
-_IMAGE_BACK_OFF = "ImagePullBackOff"
-
-
-class Life(Enum):
-    PENDING = "its main container has not started"
-    RUNNING = "its main container runs"
-    ENDED = "its main container does not run, and will not run again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +38,7 @@ class Pod:
 
 def selector(cluster_id: str) -> str:
     """Selects the pods of a cluster's TaskExecutors."""
-    return f"{CLUSTER_LABEL}={cluster_id},{COMPONENT_LABEL}={COMPONENT}"
+    return selector_of(cluster_id, TASK_EXECUTOR)
 
 
 def read_pod(manifest: Object) -> Pod | None:
@@ -73,9 +50,9 @@ def read_pod(manifest: Object) -> Pod | None:
     if not (worker_id and attempt.isdecimal() and number.isdecimal()):
         return None
     status = manifest.get("status") or {}
-    main = _main(status)
+    main = main_status(status)
     state = main.get("state") or {}
-    life = _life(status, state)
+    life = life_of(status, state)
     return Pod(
         name=name_of(manifest),
         uid=metadata.get("uid", ""),
@@ -86,135 +63,6 @@ def read_pod(manifest: Object) -> Pod | None:
         deleting="deletionTimestamp" in metadata,
         has_log="running" in state or "terminated" in state,
         node=(manifest.get("spec") or {}).get("nodeName") or "",
-        problem="" if life is Life.ENDED else _problem(status),
-        end=_end(manifest, main),
+        problem="" if life is Life.ENDED else problem_of(status),
+        end=end_of(manifest, main),
     )
-
-
-def latest_problem(before: str, after: str) -> str:
-    """Returns the problem to show. The reason of a failed pull stays while Kubernetes waits before
-    the next one.
-    """
-    if _IMAGE in before and _IMAGE_BACK_OFF in after:
-        return before
-    return after
-
-
-def _main(status: Object) -> Object:
-    for container in status.get("containerStatuses") or ():
-        if container.get("name") == MAIN_CONTAINER:
-            return dict(container)
-    return {}
-
-
-def _life(status: Object, main: Object) -> Life:
-    if status.get("phase") in ("Failed", "Succeeded") or "terminated" in main:
-        return Life.ENDED
-    return Life.RUNNING if "running" in main else Life.PENDING
-
-
-# ------------------------------------------------------------ why it does not start
-
-
-def _problem(status: Object) -> str:
-    scheduled = _condition(status, "PodScheduled")
-    if scheduled.get("status") == "False":
-        why = scheduled.get("message") or scheduled.get("reason") or "no reason given"
-        return f"its pod cannot be scheduled: {why}"
-    containers = [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ]
-    for container in containers:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        reason = waiting.get("reason") or ""
-        if reason in _STARTING:
-            continue
-        text = f"{_what(container)}: {reason}"
-        if message := waiting.get("message"):
-            text += f": {message}"
-        terminated = (container.get("lastState") or {}).get("terminated")
-        return f"{text}; it {_exit(terminated)}" if terminated else text
-    return ""
-
-
-def _what(container: Object) -> str:
-    name, image = container.get("name", ""), container.get("image", "")
-    if name == MAIN_CONTAINER:
-        return f"the image {image} of its pod"
-    return f"container {name} of its pod (image {image})"
-
-
-# ------------------------------------------------------------ why it has ended
-
-
-def _end(manifest: Object, main: Object) -> str:
-    status = manifest.get("status") or {}
-    node = (manifest.get("spec") or {}).get("nodeName") or ""
-    where = f" on node {node}" if node else ""
-    reason, message = status.get("reason") or "", status.get("message") or ""
-    if reason == "Evicted":
-        return f"was evicted from node {node or 'unknown'}{_after(message)}"
-    if reason:
-        return f"ended{where} with {reason}{_after(message)}"
-    disrupted = _condition(status, "DisruptionTarget")
-    if disrupted.get("status") == "True":
-        why = disrupted.get("reason") or "a disruption"
-        return f"was ended{where} by {why}{_after(disrupted.get('message') or '')}"
-    terminated = (main.get("state") or {}).get("terminated")
-    if terminated and terminated.get("reason") == OOM_KILLED:
-        return _exit(terminated, where, _limit(manifest))
-    if _node_is_silent(status, main):
-        return f"is lost: its node {node} does not answer"
-    if "deletionTimestamp" in manifest["metadata"]:
-        return f"is deleted{where} by someone else (a drain of the node, an eviction or a user)"
-    if terminated:
-        return _exit(terminated, where)
-    if status.get("phase") in ("Failed", "Succeeded"):
-        return f"ended{where} in phase {status['phase']}; no reason is known"
-    return ""
-
-
-def _exit(terminated: Object, where: str = "", limit: str = "") -> str:
-    if terminated.get("reason") == OOM_KILLED:
-        of = f" of {limit}" if limit else ""
-        return f"was killed by the kernel{where}: it reached its memory limit{of} (OOMKilled)"
-    code = int(terminated.get("exitCode") or 0)
-    text = f"ended{where} with exit code {code}"
-    if code > 128:
-        with contextlib.suppress(ValueError):
-            text += f" (killed by {signal.Signals(code - 128).name})"
-    reason = terminated.get("reason") or ""
-    if reason not in ("", "Error", "Completed"):
-        text += f", {reason}"
-    lines = (terminated.get("message") or "").strip().splitlines()
-    return text + _after(lines[-1] if lines else "")
-
-
-def _limit(manifest: Object) -> str:
-    for container in (manifest.get("spec") or {}).get("containers") or ():
-        if container.get("name") == MAIN_CONTAINER:
-            limits = (container.get("resources") or {}).get("limits") or {}
-            return str(limits.get("memory") or "")
-    return ""
-
-
-def _node_is_silent(status: Object, main: Object) -> bool:
-    """Whether the control plane has marked a pod whose kubelet last reported it ready."""
-    ready = _condition(status, "Ready")
-    return (
-        bool(main.get("ready"))
-        and ready.get("status") in ("False", "Unknown")
-        and ready.get("reason") != "ReadinessGatesNotReady"
-    )
-
-
-def _after(message: str) -> str:
-    return f": {message.rstrip('.')}" if message else ""
-
-
-def _condition(status: Object, kind: str) -> dict[str, Any]:
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == kind:
-            return dict(condition)
-    return {}

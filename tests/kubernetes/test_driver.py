@@ -17,6 +17,7 @@ from firesteel.common.ids import Epoch, IdSource
 from firesteel.common.resources import UNKNOWN
 from firesteel.kubernetes.access.kubeconfig import from_kubeconfig
 from firesteel.kubernetes.client import KubernetesClient
+from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
 from firesteel.kubernetes.reflector.core import ReflectorSettings
 from firesteel.kubernetes.resources import DEPLOYMENTS, PODS, RESOURCE_QUOTAS, Object
 from resourcemanager.core import commands
@@ -37,7 +38,6 @@ from resourcemanager.core.events import (
 )
 from resourcemanager.core.settings import Settings
 from resourcemanager.kubernetes.driver import KubernetesDriver
-from resourcemanager.kubernetes.pod import MAIN_CONTAINER
 from resourcemanager.kubernetes.settings import kubernetes_settings
 from resourcemanager.peers import Peer
 from resourcemanager.shell import Shell

@@ -458,7 +458,7 @@ MUTANTS = (
     ),
     Mutant(
         "an evicted pod counts as running until its containers have statuses",
-        "resourcemanager/kubernetes/pod.py",
+        "firesteel/kubernetes/pods/status.py",
         'if status.get("phase") in ("Failed", "Succeeded") or "terminated" in main:',
         'if "terminated" in main:',
         "tests/unit/resourcemanager/test_pod.py::test_the_phase_comes_before_the_containers",

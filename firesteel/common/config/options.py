@@ -1053,6 +1053,137 @@ KUBERNETES_CREATION_CONCURRENCY = _kubernetes.option(
     minimum=1,
     maximum=1000,
 )
+KUBERNETES_MASTERS = _kubernetes.option(
+    "kubernetes.masters",
+    "enum",
+    "together",
+    "`together`: each pod of the Deployment runs a Dispatcher and a ResourceManager. `separate`: "
+    "each has its own Deployment.",
+    choices=("together", "separate"),
+)
+KUBERNETES_JM_REPLICAS = _kubernetes.option(
+    "kubernetes.jobmanager.replicas",
+    "int",
+    1,
+    "Number of pods of masters; one of them leads. Several need a job store and a storage "
+    "directory that all of them reach (`database.url`, `high-availability.storageDir`).",
+    minimum=1,
+    maximum=100,
+)
+KUBERNETES_SERVICE_ACCOUNT = _kubernetes.option(
+    "kubernetes.service-account",
+    "string",
+    "",
+    "ServiceAccount of the masters; empty: one is created with the Role that they need.",
+)
+KUBERNETES_JM_TEMPLATE = _kubernetes.option(
+    "kubernetes.pod-template-file.jobmanager",
+    "string",
+    "",
+    "The same as `kubernetes.pod-template-file.taskexecutor` for the pods of masters.",
+)
+KUBERNETES_JM_LABELS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.jobmanager.labels", "list", [], "Labels of masters' pods, as NAME:VALUE."
+)
+KUBERNETES_JM_ANNOTATIONS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.jobmanager.annotations", "list", [], "Annotations of masters' pods, as NAME:VALUE."
+)
+KUBERNETES_JM_NODE_SELECTOR: Option[list[str]] = _kubernetes.option(
+    "kubernetes.jobmanager.node-selector",
+    "list",
+    [],
+    "Labels of the nodes that may run masters, as NAME:VALUE.",
+)
+KUBERNETES_JM_TOLERATIONS = _kubernetes.option(
+    "kubernetes.jobmanager.tolerations",
+    "string",
+    "",
+    "Tolerations of masters' pods, as `kubernetes.taskmanager.tolerations`.",
+)
+KUBERNETES_JM_ENVIRONMENT: Option[list[str]] = _kubernetes.option(
+    "kubernetes.jobmanager.environment",
+    "list",
+    [],
+    "Environment variables of masters, as NAME=VALUE.",
+)
+KUBERNETES_JM_ENVIRONMENT_SECRETS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.jobmanager.environment.secrets",
+    "list",
+    [],
+    "Secrets whose keys become environment variables of masters.",
+)
+KUBERNETES_JM_CPU = _kubernetes.option(
+    "kubernetes.jobmanager.cpu.amount", "float", 1.0, "Cores of a pod of masters.", minimum=0.001
+)
+KUBERNETES_JM_CPU_LIMIT = _kubernetes.option(
+    "kubernetes.jobmanager.cpu.limit-factor",
+    "float",
+    1.0,
+    "The limit on the CPU of a pod of masters, as a multiple of its cores.",
+    minimum=1.0,
+)
+JM_PROCESS_SIZE = _kubernetes.option(
+    "jobmanager.memory.process.size",
+    "size",
+    2048 * MIB,
+    "Memory of a pod of masters: its Dispatcher, its ResourceManager, its REST server, and a "
+    "JobMaster for each job.",
+    minimum=64 * MIB,
+)
+KUBERNETES_JM_MEMORY_LIMIT = _kubernetes.option(
+    "kubernetes.jobmanager.memory.limit-factor",
+    "float",
+    1.0,
+    "The limit on the memory of a pod of masters, as a multiple of the memory that it requests.",
+    minimum=1.0,
+)
+KUBERNETES_JM_GRACE = _kubernetes.option(
+    "kubernetes.jobmanager.termination-grace-period",
+    "duration",
+    30.0,
+    "Time that masters have to stop before their pod is killed.",
+    minimum=1,
+)
+KUBERNETES_REST_TYPE = _kubernetes.option(
+    "kubernetes.rest-service.exposed.type",
+    "enum",
+    "ClusterIP",
+    "Type of the Service of the REST API and the dashboard.",
+    choices=("ClusterIP", "Headless_ClusterIP", "NodePort", "LoadBalancer"),
+)
+KUBERNETES_REST_ANNOTATIONS: Option[list[str]] = _kubernetes.option(
+    "kubernetes.rest-service.annotations",
+    "list",
+    [],
+    "Annotations of the Service of the REST API, as NAME:VALUE.",
+)
+KUBERNETES_NETWORK_POLICY = _kubernetes.option(
+    "kubernetes.network-policy.enabled",
+    "bool",
+    True,
+    "Whether the cluster gets NetworkPolicies, which restrict connections to its pods.",
+)
+KUBERNETES_RETENTION = _kubernetes.option(
+    "kubernetes.application.retention",
+    "duration",
+    60.0,
+    "Time for which an application cluster stays after its job has ended. `firesteel run` deletes "
+    "it earlier, once it has shown the result.",
+)
+KUBERNETES_SUBMISSION_TIMEOUT = _kubernetes.option(
+    "kubernetes.application.submission-timeout",
+    "duration",
+    300.0,
+    "Time after which an application cluster deletes itself if the client submits no job.",
+    minimum=1,
+)
+KUBERNETES_START_TIMEOUT = _kubernetes.option(
+    "kubernetes.client.start-timeout",
+    "duration",
+    300.0,
+    "Time for which `run` and `cluster start` wait until the masters serve.",
+    minimum=1,
+)
 
 _availability = _Section("High availability")
 HA_TYPE = _availability.option(

@@ -6,10 +6,13 @@ from pathlib import Path
 
 from firesteel.common.config import Configuration, options
 from firesteel.kubernetes.client import KubernetesClient
+from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
+from firesteel.kubernetes.pods.status import Life
+from firesteel.kubernetes.pods.template import owner_reference
 from firesteel.kubernetes.resources import CONFIG_MAPS, PODS, SERVICE_ACCOUNTS
 from resourcemanager.core.events import WorkerId
-from resourcemanager.kubernetes.manifest import Manifests, owner_reference
-from resourcemanager.kubernetes.pod import MAIN_CONTAINER, Life, read_pod, selector
+from resourcemanager.kubernetes.manifest import Manifests
+from resourcemanager.kubernetes.pod import read_pod, selector
 from resourcemanager.kubernetes.settings import kubernetes_settings
 
 TEMPLATE = f"""

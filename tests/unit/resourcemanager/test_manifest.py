@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
 from firesteel.kubernetes.resources import Object
 from resourcemanager.core.events import WorkerId
 from resourcemanager.kubernetes.manifest import Manifests
-from resourcemanager.kubernetes.pod import MAIN_CONTAINER, read_pod
+from resourcemanager.kubernetes.pod import read_pod
 from resourcemanager.kubernetes.settings import KubernetesSettings, kubernetes_settings
 
 TEMPLATE = options.KUBERNETES_TM_TEMPLATE.key

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
+from firesteel.kubernetes.pods.status import Life, latest_problem
 from firesteel.kubernetes.resources import Object
-from resourcemanager.kubernetes.pod import MAIN_CONTAINER, Life, Pod, latest_problem, read_pod
+from resourcemanager.kubernetes.pod import Pod, read_pod
 
 LABELS = {
     "firesteel/worker-id": "worker-1",

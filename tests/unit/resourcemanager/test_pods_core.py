@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from firesteel.common.service.core import Tick
+from firesteel.kubernetes.pods.status import Life
 from resourcemanager.core.events import (
     PreviousWorkersFound,
     WorkerDelayed,
@@ -19,7 +20,7 @@ from resourcemanager.core.events import (
 )
 from resourcemanager.kubernetes import core
 from resourcemanager.kubernetes.core import Command, Event, PodsCore, PodsSettings
-from resourcemanager.kubernetes.pod import Life, Pod
+from resourcemanager.kubernetes.pod import Pod
 
 C = TypeVar("C", bound=Command)
 ONE, TWO, THREE = WorkerId("worker-1"), WorkerId("worker-2"), WorkerId("worker-3")

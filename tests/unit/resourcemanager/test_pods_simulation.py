@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from firesteel.common.service.core import Tick
+from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
 from firesteel.kubernetes.reflector import core as reflecting
 from firesteel.kubernetes.reflector.core import ReflectorCore, ReflectorSettings
 from firesteel.kubernetes.resources import Object
@@ -30,7 +31,7 @@ from resourcemanager.core.events import (
 )
 from resourcemanager.kubernetes import core as deciding
 from resourcemanager.kubernetes.core import PodsCore, PodsSettings
-from resourcemanager.kubernetes.pod import MAIN_CONTAINER, read_pod
+from resourcemanager.kubernetes.pod import read_pod
 from tests.long import long_after
 
 C = TypeVar("C", deciding.CreatePod, deciding.DeletePod)
