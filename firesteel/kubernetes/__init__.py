@@ -4,6 +4,7 @@
     access/           where the API server is, and how callers prove their identity
     resources.py      the resources that Firesteel uses, and their paths
     client.py         the calls
+    cluster/          the objects of a cluster: its masters and everything that belongs to them
     pods/             their manifests, from a pod template, and the reasons of their problems
     reflector/        the current objects of a resource, from a list and a watch
 

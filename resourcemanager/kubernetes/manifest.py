@@ -15,7 +15,7 @@ class Manifests:
     """Raises ConfigurationError if the template cannot be used."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
-        self._arguments = settings.arguments
+        self._settings = settings
         self._pod = pod_of(settings.pod)
 
     def pod(
@@ -39,10 +39,10 @@ class Manifests:
         }
         if owner is not None:
             metadata["ownerReferences"] = [owner]
-        address = ("--resource-manager", resource_manager_address)
+        address = self._settings.resource_manager_address or resource_manager_address
         main_container(pod)["args"] = [
-            *(address if resource_manager_address else ()),
+            *(("--resource-manager", address) if address else ()),
             *("--worker-id", worker_id, "--host", "$(POD_IP)", "--dir", f"{HOME}/taskexecutor"),
-            *self._arguments,
+            *self._settings.arguments,
         ]
         return pod

@@ -44,6 +44,7 @@ class KubernetesSettings:
     rate_per_s: float
     concurrency: int
     pod: PodSettings
+    resource_manager_address: str  # empty: that of the process
     arguments: Sequence[str]  # of `firesteel service taskexecutor`
 
 
@@ -72,6 +73,7 @@ def kubernetes_settings(conf: Configuration, *, initial_workers: int) -> Kuberne
         rate_per_s=conf.get(options.KUBERNETES_CREATION_RATE),
         concurrency=conf.get(options.KUBERNETES_CREATION_CONCURRENCY),
         pod=pod,
+        resource_manager_address=conf.get(options.KUBERNETES_RM_ADDRESS),
         arguments=_arguments(conf),
     )
 
@@ -101,6 +103,8 @@ def _arguments(conf: Configuration) -> list[str]:
     }
     values[options.TM_RPC_PORT.key] = str(conf.get(options.KUBERNETES_TM_PORT))
     values.pop(options.BIND_HOST.key, None)
+    if conf.get(options.KUBERNETES_RM_ADDRESS):  # TaskExecutors need no Leases
+        values[options.HA_TYPE.key] = "none"
     hidden = sorted(key for key in conf.to_dict() if is_sensitive(key))
     if hidden and not conf.get(options.KUBERNETES_TM_ENVIRONMENT_SECRETS):
         log.warning(

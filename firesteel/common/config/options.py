@@ -1038,6 +1038,14 @@ KUBERNETES_TM_PORT = _kubernetes.option(
     minimum=1,
     maximum=65535,
 )
+KUBERNETES_RM_ADDRESS = _kubernetes.option(
+    "kubernetes.resourcemanager.address",
+    "string",
+    "",
+    "HOST:PORT at which TaskExecutors in pods reach the leading ResourceManager, such as that of a "
+    "Service; empty: its own address or, if it is elected, that of its Lease, which needs the "
+    "token of a ServiceAccount.",
+)
 KUBERNETES_CREATION_RATE = _kubernetes.option(
     "kubernetes.pod-creation.rate",
     "float",
