@@ -6,9 +6,11 @@ import os
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from firesteel.common.config import Configuration
 from firesteel.common.rpc.bearer import carry_token
@@ -61,3 +63,9 @@ def channel_as(role: Role, address: str) -> grpc.Channel:
     opened = channel(address)
     carry_token(opened, lambda: token)
     return opened
+
+
+def fixed_key(key: Ed25519PublicKey) -> Callable[[], tuple[Ed25519PublicKey, ...]]:
+    """Returns the keys for a TokenVerifier whose key is not replaced."""
+    keys = (key,)
+    return lambda: keys

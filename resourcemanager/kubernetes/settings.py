@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import structlog
 
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.config.redaction import is_sensitive
@@ -20,8 +18,6 @@ from firesteel.kubernetes.pods.settings import (
     pod_settings,
 )
 from firesteel.kubernetes.resources import DEPLOYMENTS, PODS, REPLICA_SETS, STATEFUL_SETS, Resource
-
-log = structlog.get_logger(__name__)
 
 NO_OWNER = "none"
 _OWNERS = {each.kind: each for each in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, PODS)}
@@ -74,7 +70,7 @@ def kubernetes_settings(conf: Configuration, *, initial_workers: int) -> Kuberne
         concurrency=conf.get(options.KUBERNETES_CREATION_CONCURRENCY),
         pod=pod,
         resource_manager_address=conf.get(options.KUBERNETES_RM_ADDRESS),
-        arguments=_arguments(conf),
+        arguments=_arguments(conf, pod.security.values),
     )
 
 
@@ -92,7 +88,7 @@ def _owner(text: str, cluster_id: str) -> Owner | None:
     return Owner(resource=_OWNERS[kind], name=name)
 
 
-def _arguments(conf: Configuration) -> list[str]:
+def _arguments(conf: Configuration, security: Mapping[str, str]) -> list[str]:
     """Returns the configuration of TaskExecutors as arguments. Everybody who may read a pod sees
     them, so they have no secrets.
     """
@@ -105,11 +101,6 @@ def _arguments(conf: Configuration) -> list[str]:
     values.pop(options.BIND_HOST.key, None)
     if conf.get(options.KUBERNETES_RM_ADDRESS):  # TaskExecutors need no Leases
         values[options.HA_TYPE.key] = "none"
-    hidden = sorted(key for key in conf.to_dict() if is_sensitive(key))
-    if hidden and not conf.get(options.KUBERNETES_TM_ENVIRONMENT_SECRETS):
-        log.warning(
-            "pods of TaskExecutors do not get these values; a Secret can pass them",
-            keys=hidden,
-            option=options.KUBERNETES_TM_ENVIRONMENT_SECRETS.key,
-        )
+    values.pop(options.SECURITY_DIRECTORY.key, None)  # of this process
+    values |= security
     return [part for key, text in values.items() for part in ("-D", f"{key}={text}")]

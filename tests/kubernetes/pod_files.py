@@ -148,7 +148,16 @@ class PodFiles:
             folder.mkdir(parents=True, exist_ok=True)
             _link(place, folder)
         else:
-            self._write_all(place, self._contents(volume))
+            self._write_all(place, self._contents(volume), self._mode(volume))
+
+    def _mode(self, volume: Object) -> int:
+        """Returns the mode of the files of a volume, which nobody may write."""
+        kinds = ("configMap", "secret", "downwardAPI", "projected")
+        source: Object = next((volume[kind] for kind in kinds if kind in volume), {})
+        mode = int(source.get("defaultMode") or 0o644)
+        if "fsGroup" in (self.pod["spec"].get("securityContext") or {}):
+            mode |= 0o440
+        return mode
 
     def _contents(self, source: Object) -> dict[str, bytes]:
         if configured := source.get("configMap"):
@@ -191,13 +200,13 @@ class PodFiles:
             key: base64.b64decode(text) for key, text in binary.items()
         }
 
-    def _write_all(self, place: Path, contents: Mapping[str, bytes]) -> None:
+    def _write_all(self, place: Path, contents: Mapping[str, bytes], mode: int) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists() or path.read_bytes() != content:
-                _write(path, content)
+                _write(path, content, mode)
         for path in place.iterdir():
             if not any(Path(name).parts[0] == path.name for name in contents):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -230,10 +239,11 @@ def _resource(container: Object, field: Object) -> str:
     return str(-int(-amount // 1))
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Replaces the file, as Kubernetes does: readers see the old content or the new one."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_bytes(content)
+    temporary.chmod(mode)
     temporary.replace(path)
 
 

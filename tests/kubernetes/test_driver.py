@@ -104,6 +104,7 @@ def new_driver(
         options.KUBERNETES_CLUSTER_ID.key: "orders",
         options.KUBERNETES_IMAGE.key: IMAGE,
         options.KUBERNETES_OWNER.key: "none",
+        options.SECURITY_ENABLED.key: "false",
         options.KUBERNETES_TM_TEMPLATE.key: str(template),
         options.MAX_SLOTS.key: "10",
         options.TASK_SLOTS.key: "1",

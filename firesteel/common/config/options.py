@@ -262,6 +262,13 @@ SECURITY_TLS = _security.option(
     "Whether connections use mutual TLS; auto: if taskmanager.bind-host is not a loopback address.",
     choices=("auto", "always", "never"),
 )
+SECURITY_HOSTS: Option[list[str]] = _security.option(
+    "security.certificate.hosts",
+    "list",
+    [],
+    "Further names or addresses under which others reach services, such as that of a load balancer;"
+    " the certificates of services name them.",
+)
 SECURITY_INSECURE_LISTEN = _security.option(
     "security.insecure-listen",
     "bool",

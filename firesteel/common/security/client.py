@@ -11,8 +11,9 @@ import grpc
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.security.credentials import TOKEN_VARIABLE
-from firesteel.common.security.folder import SecurityFolder, security_directory
+from firesteel.common.security.folder import MASTERS, SecurityFolder, security_directory
 from firesteel.common.security.listening import is_loopback_host
+from firesteel.common.security.roles import ADMINISTRATOR, Role
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from firesteel.common.security.credentials import Certificate
     from firesteel.common.security.keys import Keys
+
+
+_VALID_S = 86_400.0  # of a token that this process issues for itself
 
 
 class ClientSecurity:
@@ -52,6 +56,9 @@ class ClientSecurity:
                 ) from None
         if folder.is_clients:
             return folder.token("client.token")
+        if folder.holder == MASTERS:  # this process runs beside the masters, as an administrator
+            issuer = self._keys().issuer()
+            return issuer.issue(ADMINISTRATOR, Role.ADMIN, valid_s=_VALID_S)
         if not (folder.path / "admin.token").exists():
             self._keys()
         return folder.token()

@@ -14,6 +14,11 @@ administrator's token for the command line.
 
 The first process that needs the folder creates it. Only its user can read it. To run services on
 several machines, copy the folder to each of them before they start.
+
+A Secret of Kubernetes that is mounted as the folder has a part of the files, and `holder`: the
+processes for which it is. They create and renew no file. For `masters`, it has no `admin.token`.
+For `taskexecutors`, it has the public keys, `jobs.key`, and the intermediate authority
+`taskexecutors.pem` and `taskexecutors.key`.
 """
 
 from __future__ import annotations
@@ -28,7 +33,9 @@ from firesteel.common.security.credentials import Certificate
 from firesteel.errors import FiresteelError
 
 _PRIVATE_MODE = 0o600
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
+MASTERS = "masters"
+TASK_EXECUTORS = "taskexecutors"
 
 
 class UnusableSecurityFolder(FiresteelError):
@@ -46,6 +53,26 @@ class SecurityFolder:
     def is_clients(self) -> bool:
         """Whether an administrator has made it for a client: `firesteel token create --out`."""
         return (self.path / "client.token").exists()
+
+    @property
+    def holder(self) -> str:
+        """The processes for which somebody else fills the folder; empty: this user fills it."""
+        try:
+            return (self.path / "holder").read_text().strip()
+        except OSError:
+            return ""
+
+    def stamp(self, *names: str) -> tuple[tuple[int, int], ...]:
+        """Differs after one of the files was replaced."""
+        found = []
+        for name in names:
+            try:
+                status = (self.path / name).stat()
+            except OSError:
+                found.append((0, 0))
+            else:
+                found.append((status.st_mtime_ns, status.st_ino))
+        return tuple(found)
 
     def token(self, name: str = "admin.token") -> str:
         """Returns the token in a file of the folder."""
@@ -88,7 +115,7 @@ class SecurityFolder:
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
-                if name.endswith((".key", ".token")) and status.st_mode & _OTHERS:
+                if name.endswith((".key", ".token")) and _is_open(status.st_mode):
                     mode = stat.filemode(status.st_mode)
                     raise self.unusable(
                         name,
@@ -103,6 +130,14 @@ class SecurityFolder:
 
     def unusable(self, name: str, why: str) -> UnusableSecurityFolder:
         return UnusableSecurityFolder(f"{self.path / name} {why}")
+
+
+def _is_open(mode: int) -> bool:
+    """Whether other users can read or change the file. A pod reads the files of a Secret as their
+    group, and nobody may write them: they have the mode 0440.
+    """
+    own_group_reads = mode & stat.S_IRGRP and mode & stat.S_IWUSR
+    return bool(mode & _OTHERS or own_group_reads)
 
 
 def security_directory(conf: Configuration) -> Path:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -21,7 +22,11 @@ from cryptography.hazmat.primitives.serialization import (
 from firesteel.common.security import job_keys
 from firesteel.common.security.authority import CertificateAuthority
 from firesteel.common.security.credentials import Certificate
-from firesteel.common.security.folder import SecurityFolder, UnusableSecurityFolder
+from firesteel.common.security.folder import (
+    TASK_EXECUTORS,
+    SecurityFolder,
+    UnusableSecurityFolder,
+)
 from firesteel.common.security.job_keys import JobKeys
 from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import ExpiredToken, InvalidToken, TokenIssuer, TokenVerifier
@@ -30,11 +35,12 @@ TOKENS_VALID_S = 90 * 86_400.0
 CLIENT_VALID_S = 86_400.0
 _TOKENS = {"admin.token": Role.ADMIN, "metrics.token": Role.VIEWER}
 _PAIRS = (("authority.pem", "authority.key"), ("tokens.pem", "tokens.key"))
+_PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----\n?", re.DOTALL)
 _CREATED = (*_PAIRS[0], *_PAIRS[1], "jobs.key", *_TOKENS, "metrics.pem", "metrics.key")
 
 
 class Keys(SecurityFolder):
-    """`open` creates what is missing, unless the folder is one of a client."""
+    """`open` creates what is missing, unless the folder is one of a client, or has a holder."""
 
     def __init__(self, path: Path, *, now_s: Callable[[], float] = time.time) -> None:
         super().__init__(path)
@@ -54,9 +60,28 @@ class Keys(SecurityFolder):
         return keys
 
     def authority(self) -> CertificateAuthority:
+        """Returns the authority that signs for the process that has this folder."""
+        root = self.read("authority.pem")
+        if self.holder != TASK_EXECUTORS:
+            return CertificateAuthority(root, self.read("authority.key"), now_s=self._now_s)
         return CertificateAuthority(
-            self.read("authority.pem"), self.read("authority.key"), now_s=self._now_s
+            self.read("taskexecutors.pem"),
+            self.read("taskexecutors.key"),
+            root=root,
+            now_s=self._now_s,
         )
+
+    @property
+    def authority_stamp(self) -> object:
+        """Differs after the keys of `authority` were replaced."""
+        return self.stamp("authority.pem", "authority.key", "taskexecutors.key")
+
+    @property
+    def signs_tokens(self) -> bool:
+        """Whether the processes of this folder prove who they are with tokens of the cluster.
+        TaskExecutors in pods have certificates only.
+        """
+        return self.holder != TASK_EXECUTORS
 
     def signing_key(self) -> Ed25519PrivateKey:
         key = load_pem_private_key(self.read("tokens.key"), password=None)
@@ -67,23 +92,36 @@ class Keys(SecurityFolder):
     def issuer(self) -> TokenIssuer:
         return TokenIssuer(self.signing_key(), now_s=self._now_s)
 
-    def verifier(self, is_revoked: Callable[[str], bool] = lambda token_id: False) -> TokenVerifier:
-        key = load_pem_public_key(self.read("tokens.pem"))
-        if not isinstance(key, Ed25519PublicKey):
-            raise self.unusable("tokens.pem", "is not an Ed25519 key")
-        return TokenVerifier(key, now_s=self._now_s, is_revoked=is_revoked)
+    def verifier(
+        self,
+        is_revoked: Callable[[str], bool] = lambda token_id: False,
+        further: tuple[Ed25519PublicKey, ...] = (),
+    ) -> TokenVerifier:
+        """Returns a verifier of the cluster's tokens, and of those signed with `further` keys."""
+        public = _PublicKeys(self, further)
+        public()
+        return TokenVerifier(public, now_s=self._now_s, is_revoked=is_revoked)
 
     def renew(self) -> None:
         """Replaces the tokens of the folder of which more than half of the time is over."""
-        for name in _TOKENS:
-            try:
-                expires_s = self.verifier().verify(self.token(name)).expires_s
-            except (InvalidToken, ExpiredToken):
-                expires_s = 0.0
-            if expires_s - self._now_s() < TOKENS_VALID_S / 2:
+        for name in () if self.holder else _TOKENS:
+            if not self.is_fresh(self.token(name)):
                 self._write_token(name)
                 if name == "metrics.token":
                     self._write_metrics_certificate()
+
+    def is_fresh(self, token: str) -> bool:
+        """Whether the token is one of the cluster, and valid for more than half of the time."""
+        try:
+            expires_s = self.verifier().verify(token).expires_s
+        except (InvalidToken, ExpiredToken):
+            return False
+        return expires_s - self._now_s() >= TOKENS_VALID_S / 2
+
+    def write_metrics(self, *, valid_s: float) -> None:
+        """Replaces the credentials of Prometheus."""
+        self._write_token("metrics.token", valid_s)
+        self._write_metrics_certificate(valid_s)
 
     def job_keys(self, job_id: str, epoch: int) -> JobKeys:
         return job_keys.issue(self.read("jobs.key"), job_id, epoch, now_s=self._now_s())
@@ -97,7 +135,7 @@ class Keys(SecurityFolder):
 
     def _create(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.is_clients or not self._missing():
+        if self.is_clients or self.holder or not self._missing():
             return
         with (self.path / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
@@ -142,12 +180,37 @@ class Keys(SecurityFolder):
             raise self.unusable(private, "is missing")
         return True
 
-    def _write_token(self, name: str) -> None:
+    def _write_token(self, name: str, valid_s: float = TOKENS_VALID_S) -> None:
         subject = name.removesuffix(".token")
-        token = self.issuer().issue(subject, _TOKENS[name], valid_s=TOKENS_VALID_S)
+        token = self.issuer().issue(subject, _TOKENS[name], valid_s=valid_s)
         self.write(name, f"{token}\n".encode())
 
-    def _write_metrics_certificate(self) -> None:
-        made = self.authority().certify("metrics", Role.VIEWER, hosts=(), valid_s=TOKENS_VALID_S)
+    def _write_metrics_certificate(self, valid_s: float = TOKENS_VALID_S) -> None:
+        made = self.authority().certify("metrics", Role.VIEWER, hosts=(), valid_s=valid_s)
         self.write("metrics.key", made.key)
         self.write("metrics.pem", made.certificate)
+
+
+class _PublicKeys:
+    """The keys that verify tokens: those in `tokens.pem`, which may be replaced, and further ones.
+    While keys are replaced, the file has both.
+    """
+
+    def __init__(self, folder: Keys, further: tuple[Ed25519PublicKey, ...]) -> None:
+        self._folder = folder
+        self._further = further
+        self._stamp: object = None
+        self._keys: tuple[Ed25519PublicKey, ...] = ()
+
+    def __call__(self) -> tuple[Ed25519PublicKey, ...]:
+        if (stamp := self._folder.stamp("tokens.pem")) != self._stamp:
+            self._keys = (*self._read(), *self._further)
+            self._stamp = stamp
+        return self._keys
+
+    def _read(self) -> Iterator[Ed25519PublicKey]:
+        for pem in _PUBLIC_KEY.findall(self._folder.read("tokens.pem")):
+            key = load_pem_public_key(pem)
+            if not isinstance(key, Ed25519PublicKey):
+                raise self._folder.unusable("tokens.pem", "has a key that is not an Ed25519 key")
+            yield key

@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
@@ -27,7 +28,7 @@ from firesteel.common.security.keys import Keys
 from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.listening import uses_tls
 from firesteel.common.security.roles import Role
-from firesteel.common.security.tokens import TokenVerifier
+from firesteel.common.security.tokens import TokenIssuer, TokenVerifier
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
@@ -63,7 +64,13 @@ class Security:
         self._lock = threading.Lock()
         self._token = ""
         self._token_expires_s = 0.0
+        self._token_stamp: object = None
         self._certificate: Certificate | None = None
+        self._certificate_stamp: object = None
+        # TaskExecutors in pods cannot sign tokens of the cluster. Their slots' tokens are for
+        # themselves alone.
+        own_key = Ed25519PrivateKey.generate()
+        self._slot_tokens = TokenIssuer(own_key, now_s=now_s)
         # Called for calls that are refused, and for those that the table of access wants audited.
         self.audit: Callable[[Any], None] = lambda call: None
         # Returns the name of a job's owner; None: this process does not know the job.
@@ -72,7 +79,7 @@ class Security:
         self.job_epochs: dict[str, int] = {}
         self.limits = CallLimits()  # of its gRPC server
         self.revoked: set[str] = set()  # the ids of tokens that this process refuses
-        self._verifier = folder.verifier(self.revoked.__contains__)
+        self._verifier = folder.verifier(self.revoked.__contains__, further=(own_key.public_key(),))
         self._renew_at_s = 0.0
 
     @classmethod
@@ -87,27 +94,42 @@ class Security:
             subject=f"{role.value}-{os.getpid()}",
             role=role,
             tls=uses_tls(conf),
-            hosts=(host, socket.gethostname(), "localhost", "127.0.0.1", "::1"),
+            hosts=(
+                *(host, socket.gethostname(), "localhost", "127.0.0.1", "::1"),
+                *conf.get(options.SECURITY_HOSTS),
+                *filter(None, (conf.get(options.KUBERNETES_RM_ADDRESS).rpartition(":")[0],)),
+            ),
         )
+        if not folder.signs_tokens and not security.tls:
+            raise folder.unusable(
+                "holder",
+                "says that this process has no tokens, so its connections need TLS; set"
+                f" {options.SECURITY_TLS.key} to auto or always",
+            )
         security.limits = CallLimits(conf)
         return security
+
+    @property
+    def carries_tokens(self) -> bool:
+        """Whether calls of this process carry tokens. Else its certificate says who it is."""
+        return self._folder.signs_tokens
 
     def token(self) -> str:
         """Returns a token of this process that is valid for hours."""
         with self._lock:
-            now_s = self._now_s()
-            if self._token_expires_s - now_s < VALID_S / 2:
+            now_s, stamp = self._now_s(), self._folder.stamp("tokens.key")
+            if self._token_expires_s - now_s < VALID_S / 2 or stamp != self._token_stamp:
                 self._token = self._folder.issuer().issue(
                     self._subject, self._role, valid_s=VALID_S
                 )
-                self._token_expires_s = now_s + VALID_S
+                self._token_expires_s, self._token_stamp = now_s + VALID_S, stamp
             return self._token
 
     def slot_credentials(self, executor_id: str) -> SlotCredentials:
         """Returns the credentials of a slot's process, which this process starts now. The slot
         uses the token once, for its link, and its certificate as long as it lives.
         """
-        token = self._folder.issuer().issue(executor_id, Role.SLOT, valid_s=SLOT_STARTS_WITHIN_S)
+        token = self._slot_tokens.issue(executor_id, Role.SLOT, valid_s=SLOT_STARTS_WITHIN_S)
         return SlotCredentials(token=token, certificate=self.exchange_certificate(executor_id))
 
     def exchange_certificate(self, subject: str) -> Certificate | None:
@@ -145,11 +167,16 @@ class Security:
     def certificate(self) -> Certificate:
         """Returns a certificate of this process that is valid for weeks."""
         with self._lock:
-            current = self._certificate
-            if current is None or current.expires_s - self._now_s() < CERTIFICATE_VALID_S / 2:
+            current, stamp = self._certificate, self._folder.authority_stamp
+            if (
+                current is None
+                or current.expires_s - self._now_s() < CERTIFICATE_VALID_S / 2
+                or stamp != self._certificate_stamp
+            ):
                 self._certificate = current = self._folder.authority().certify(
                     self._subject, self._role, hosts=self._hosts, valid_s=CERTIFICATE_VALID_S
                 )
+                self._certificate_stamp = stamp
             return current
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
@@ -200,7 +227,6 @@ class Security:
         if not self.tls:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_verify_locations(cadata=self.certificate().authority.decode())
         context.verify_mode = ssl.CERT_REQUIRED
         self.renew_http_context(context)
         return context
@@ -208,6 +234,7 @@ class Security:
     def renew_http_context(self, context: ssl.SSLContext) -> None:
         """Gives new connections of a server the certificate of now."""
         own = self.certificate()
+        context.load_verify_locations(cadata=own.authority.decode())
         with tempfile.NamedTemporaryFile() as chain:  # 0600; ssl reads files only
             chain.write(own.certificate + own.key)
             chain.flush()

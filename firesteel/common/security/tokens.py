@@ -68,28 +68,32 @@ class TokenIssuer:
 class TokenVerifier:
     """Verifies tokens; remembers those whose signature it has verified.
 
-    `is_revoked` says whether the token of an id was revoked. Thread-safe.
+    `keys` returns the public keys of now, with the current one first: the same tuple until one
+    changes. `is_revoked` says whether the token of an id was revoked. Thread-safe.
     """
 
     def __init__(
         self,
-        key: Ed25519PublicKey,
+        keys: Callable[[], tuple[Ed25519PublicKey, ...]],
         *,
         now_s: Callable[[], float],
         is_revoked: Callable[[str], bool] = lambda token_id: False,
     ) -> None:
-        self._key = key
+        self._keys = keys
         self._now_s = now_s
         self._is_revoked = is_revoked
-        self._decoded = functools.lru_cache(_CACHED)(self._decode)
+        self._known = keys()
+        self._decoded = self._decoder(self._known)
 
     @property
     def key_id(self) -> str:
         """Differs between clusters with different keys."""
-        return hashlib.sha256(self._key.public_bytes_raw()).hexdigest()[:12]
+        return hashlib.sha256(self._keys()[0].public_bytes_raw()).hexdigest()[:12]
 
     def verify(self, token: str) -> Identity:
         """Raises InvalidToken, ExpiredToken or RevokedToken."""
+        if (keys := self._keys()) is not self._known:
+            self._known, self._decoded = keys, self._decoder(keys)
         identity = self._decoded(token)
         if identity.expires_s <= self._now_s():
             raise ExpiredToken(
@@ -100,11 +104,16 @@ class TokenVerifier:
             raise RevokedToken(f"the token {identity.token_id} of {identity} was revoked")
         return identity
 
-    def _decode(self, token: str) -> Identity:
+    def _decoder(self, keys: tuple[Ed25519PublicKey, ...]) -> Callable[[str], Identity]:
+        return functools.lru_cache(_CACHED)(functools.partial(_decode, keys=keys))
+
+
+def _decode(token: str, keys: tuple[Ed25519PublicKey, ...]) -> Identity:
+    for key in keys:
         try:
             claims = jwt.decode(
                 token,
-                self._key,
+                key,
                 algorithms=[_ALGORITHM],
                 issuer=_ISSUER,
                 # The clock is `now_s`, and a token that has expired is not invalid.
@@ -118,6 +127,7 @@ class TokenVerifier:
                 own_jobs=bool(claims.get("own_jobs", False)),
             )
         except (jwt.InvalidTokenError, ValueError, TypeError):
-            raise InvalidToken(
-                "the token is not one of this cluster: it was signed with another key, or changed"
-            ) from None
+            continue
+    raise InvalidToken(
+        "the token is not one of this cluster: it was signed with another key, or changed"
+    )

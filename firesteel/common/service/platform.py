@@ -126,7 +126,8 @@ class GrpcTransport:
         if self._security is None:
             return aio_channel(address)
         channel = aio_channel(address, self._security.channel_credentials())
-        carry_token(channel, self._security.token)
+        if self._security.carries_tokens:
+            carry_token(channel, self._security.token)
         return channel
 
     def server(self, services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:

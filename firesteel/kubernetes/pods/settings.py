@@ -11,9 +11,11 @@ from typing import Any
 
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.config.options import Option
+from firesteel.common.security import folder
 from firesteel.kubernetes.configuration import cluster_id_of
 from firesteel.kubernetes.pods.labels import JOB_MANAGER, TASK_EXECUTOR
 from firesteel.kubernetes.resources import Object
+from firesteel.kubernetes.security import PodSecurity, pod_security
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESOURCE = re.compile(
@@ -44,6 +46,7 @@ class PodSettings:
     grace_s: int
     ports: Mapping[str, int]  # by name; the first one is probed
     tls: bool
+    security: PodSecurity
     command: Sequence[str]
     restart_policy: str
     uses_api: bool = False  # its containers get the token of the service account
@@ -56,6 +59,7 @@ class PodOptions:
     """The options of one component that the pods of all components have."""
 
     component: str
+    holder: str  # of keys
     template: Option[str]
     service_account: Option[str]
     labels: Option[list[str]]
@@ -69,6 +73,7 @@ class PodOptions:
 
 MASTERS = PodOptions(
     component=JOB_MANAGER,
+    holder=folder.MASTERS,
     template=options.KUBERNETES_JM_TEMPLATE,
     service_account=options.KUBERNETES_SERVICE_ACCOUNT,
     labels=options.KUBERNETES_JM_LABELS,
@@ -81,6 +86,7 @@ MASTERS = PodOptions(
 )
 TASK_EXECUTORS = PodOptions(
     component=TASK_EXECUTOR,
+    holder=folder.TASK_EXECUTORS,
     template=options.KUBERNETES_TM_TEMPLATE,
     service_account=options.KUBERNETES_TM_SERVICE_ACCOUNT,
     labels=options.KUBERNETES_TM_LABELS,
@@ -129,6 +135,7 @@ def pod_settings(
         grace_s=max(round(grace_s), 1),
         ports=ports,
         tls=conf.get(options.SECURITY_ENABLED) and conf.get(options.SECURITY_TLS) != "never",
+        security=pod_security(conf, of.holder),
         command=tuple(command),
         restart_policy=restart_policy,
     )

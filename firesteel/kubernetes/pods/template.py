@@ -131,7 +131,7 @@ def _spec(spec: Object, settings: PodSettings) -> Object:
         {"name": f"secret-{number}", "secret": {"secretName": name}}
         for number, name in enumerate(settings.secrets)
     ]
-    volumes += settings.volumes
+    volumes += [*settings.security.volumes, *settings.volumes]
     taken = {volume.get("name") for volume in spec.get("volumes") or ()}
     for volume in volumes:
         if volume["name"] in taken:
@@ -168,6 +168,7 @@ def _main_container(template: Object, settings: PodSettings) -> Object:
         _field("POD_NODE", "spec.nodeName"),
     ]
     variables += [{"name": name, "value": value} for name, value in settings.environment.items()]
+    variables += settings.security.variables
     given = {variable["name"] for variable in variables}
     kept = [v for v in container.get("env") or () if v.get("name") not in given]
     if not any(v.get("name") == "HOME" for v in (*kept, *variables)):
@@ -194,7 +195,7 @@ def _main_container(template: Object, settings: PodSettings) -> Object:
         {"name": f"secret-{number}", "mountPath": directory, "readOnly": True}
         for number, directory in enumerate(settings.secrets.values())
     ]
-    mounts += settings.mounts
+    mounts += [*settings.security.mounts, *settings.mounts]
     _extend(container, "volumeMounts", mounts)
     container["securityContext"] = {
         "allowPrivilegeEscalation": False,

@@ -72,7 +72,8 @@ def test_pods_are_restricted_by_default() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert {mount["mountPath"] for mount in main["volumeMounts"]} == {"/tmp", "/var/lib/firesteel"}
+    mounted = {mount["mountPath"] for mount in main["volumeMounts"]}
+    assert mounted == {"/tmp", "/var/lib/firesteel", "/etc/firesteel/security"}
     assert all(volume["emptyDir"] == {} for volume in spec["volumes"])
 
 

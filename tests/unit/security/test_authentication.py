@@ -21,6 +21,7 @@ from firesteel.common.security.access import METHODS, access_of
 from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.roles import PEOPLE, Identity, Role
 from firesteel.common.security.tokens import TokenIssuer, TokenVerifier
+from tests.credentials import fixed_key
 
 
 class Clock:
@@ -70,7 +71,7 @@ def audited() -> list[Call]:
 
 @pytest.fixture
 async def address(key, clock, audited) -> AsyncIterator[str]:
-    verifier = TokenVerifier(key.public_key(), now_s=clock)
+    verifier = TokenVerifier(fixed_key(key.public_key()), now_s=clock)
     server = new_server(
         [dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]],
         authentication=Authentication(
@@ -142,7 +143,7 @@ async def limited(key, clock, audited) -> AsyncIterator[str]:
     server = new_server(
         [],
         authentication=Authentication(
-            TokenVerifier(key.public_key(), now_s=clock),
+            TokenVerifier(fixed_key(key.public_key()), now_s=clock),
             audited.append,
             limits=CallLimits(conf, now_s=clock),
         ),
@@ -189,7 +190,7 @@ def test_only_health_is_public():
 
 def test_an_unknown_method_is_for_nobody(issuer, key, clock):
     access = access_of("/firesteel.v1.Dispatcher/SomethingNew")
-    verifier = TokenVerifier(key.public_key(), now_s=clock)
+    verifier = TokenVerifier(fixed_key(key.public_key()), now_s=clock)
     for role in Role:
         assert not access.allows(verifier.verify(issuer.issue("x", role, valid_s=1)))
     assert str(access) == "nobody"

@@ -15,6 +15,7 @@ from firesteel.common.security.tokens import (
     TokenVerifier,
 )
 from firesteel.errors import FiresteelError
+from tests.credentials import fixed_key
 
 
 class Clock:
@@ -41,7 +42,7 @@ def issuer(key: Ed25519PrivateKey, clock: Clock) -> TokenIssuer:
 
 @pytest.fixture
 def verifier(key: Ed25519PrivateKey, clock: Clock) -> TokenVerifier:
-    return TokenVerifier(key.public_key(), now_s=clock)
+    return TokenVerifier(fixed_key(key.public_key()), now_s=clock)
 
 
 def test_a_verified_token_says_who_its_bearer_is(issuer: TokenIssuer, verifier: TokenVerifier):
@@ -64,7 +65,9 @@ def test_a_token_ends_with_its_expiry(issuer, verifier, clock):
 
 def test_a_token_ends_when_it_is_revoked(issuer, key, clock):
     revoked: set[str] = set()
-    verifier = TokenVerifier(key.public_key(), now_s=clock, is_revoked=revoked.__contains__)
+    verifier = TokenVerifier(
+        lambda: (key.public_key(),), now_s=clock, is_revoked=revoked.__contains__
+    )
     token = issuer.issue("ada", Role.ADMIN, valid_s=60)
     revoked.add(verifier.verify(token).token_id)
     with pytest.raises(RevokedToken):
