@@ -151,7 +151,7 @@ class PodFiles:
             self._write_all(place, self._contents(volume), self._mode(volume))
 
     def _mode(self, volume: Object) -> int:
-        """Returns the mode of the files of a volume, which nobody may write."""
+        """Returns the mode of the files of a volume, which are read-only."""
         kinds = ("configMap", "secret", "downwardAPI", "projected")
         source: Object = next((volume[kind] for kind in kinds if kind in volume), {})
         mode = int(source.get("defaultMode") or 0o644)

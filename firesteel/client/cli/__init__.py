@@ -18,6 +18,7 @@ from firesteel.client.cli.package import package
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.scale import scale
+from firesteel.client.cli.secrets import secrets
 from firesteel.client.cli.task_executors import stop_task_executor
 from firesteel.client.cli.token import audit, token
 from firesteel.client.signals import INTERRUPTED, repeating_lost_interrupts
@@ -109,3 +110,4 @@ for command in (
     service,
 ):
     main.add_command(command)
+cluster.add_command(secrets)

@@ -134,7 +134,7 @@ class SecurityFolder:
 
 def _is_open(mode: int) -> bool:
     """Whether other users can read or change the file. A pod reads the files of a Secret as their
-    group, and nobody may write them: they have the mode 0440.
+    group, and they are read-only: they have the mode 0440.
     """
     own_group_reads = mode & stat.S_IRGRP and mode & stat.S_IWUSR
     return bool(mode & _OTHERS or own_group_reads)
