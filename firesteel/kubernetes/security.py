@@ -33,7 +33,7 @@ from firesteel.kubernetes.errors import Forbidden, NotFound
 from firesteel.kubernetes.resources import SECRETS as SECRETS_RESOURCE
 from firesteel.kubernetes.resources import Object
 
-DIRECTORY = "/etc/firesteel/security"  # in pods
+DIRECTORY = "/etc/firesteel-security"  # in pods; below no other mount
 METRICS = "metrics"
 _VOLUME = "firesteel-security"
 _MODE = 0o400  # with the pod's fsGroup: 0440

@@ -151,6 +151,7 @@ def _masters(
             if settings.task_executor_template
             else ()
         ),
+        *Configuration(pod.security.values).to_arguments(),
         *arguments,
     ]
     surge = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}

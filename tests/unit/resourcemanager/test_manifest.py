@@ -73,7 +73,7 @@ def test_pods_are_restricted_by_default() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     mounted = {mount["mountPath"] for mount in main["volumeMounts"]}
-    assert mounted == {"/tmp", "/var/lib/firesteel", "/etc/firesteel/security"}
+    assert mounted == {"/tmp", "/var/lib/firesteel", "/etc/firesteel-security"}
     assert all("emptyDir" in volume or "secret" in volume for volume in spec["volumes"])
 
 
