@@ -24,7 +24,7 @@ from firesteel.client.signals import Interrupts, counted_interrupts
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.errors import FiresteelError, JobFailed
+from firesteel.errors import FiresteelError, JobFailed, SubmissionRejected
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has closed it
 OUTPUT_SILENT_S = 20.0  # longer than the Dispatcher waits for a silent process
@@ -217,6 +217,11 @@ def submit_job(
     """Submits the job and calls `submitted` once the cluster has it. Raises the error of a failed
     submission.
     """
+    if context.one_job and context.executed:
+        raise SubmissionRejected(
+            "an application cluster runs one job, and this program executes a second one; run it on"
+            " a session cluster"
+        )
     if context.job_id and not context.executed:
         job_graph = dataclasses.replace(job_graph, job_id=JobId(context.job_id))
     context.executed.append(job_graph.job_id)

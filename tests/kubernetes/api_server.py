@@ -29,6 +29,7 @@ from tests.kubernetes.failure import Failure, bad_request, expired
 from tests.kubernetes.faults import Fault, Faults
 from tests.kubernetes.kinds import BY_NAME, Kind, Object
 from tests.kubernetes.loop_thread import LoopThread
+from tests.kubernetes.port_forwards import forwarded
 from tests.kubernetes.registry import Registry, change_of, key_of, now
 from tests.kubernetes.routes import Route, discovery, openapi, route_of
 from tests.kubernetes.scheduler import schedule
@@ -382,6 +383,8 @@ class ApiServer:
                 return web.json_response(body | {"status": status}, status=201)
             case "log":
                 return await self._log(request, route, found)
+            case "portforward":
+                return await forwarded(request, found)
             case _:
                 raise Failure(404, "NotFound", "the server could not find the requested resource")
 

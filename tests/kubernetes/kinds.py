@@ -141,7 +141,7 @@ BY_PLURAL = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 BY_NAME = {kind.kind: kind for kind in KINDS}
 SUBRESOURCES = {
     "deployments": ("scale",),
-    "pods": ("eviction", "log"),
+    "pods": ("eviction", "log", "portforward"),
     "replicasets": ("scale",),
     "serviceaccounts": ("token",),
 }

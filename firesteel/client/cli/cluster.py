@@ -36,6 +36,9 @@ directory_option = click.option(
 )
 
 SLOTS_TIMEOUT_S = 180.0
+# The modules of the processes that `service` becomes.
+_SERVED = {name: name for name in SERVICES if name != "jobmaster"}
+_SERVED["masters"] = "firesteel.client.masters"
 
 
 @click.group()
@@ -220,7 +223,7 @@ def stop(directory: Path | None) -> None:
     "  firesteel service taskexecutor --resource-manager localhost:6124\n"
     "  firesteel service taskexecutor --help",
 )
-@click.argument("name", type=click.Choice([name for name in SERVICES if name != "jobmaster"]))
+@click.argument("name", type=click.Choice([*_SERVED]))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def service(name: str, arguments: tuple[str, ...]) -> None:
     """Runs one process of a cluster in the foreground, for clusters of several machines.
@@ -228,5 +231,5 @@ def service(name: str, arguments: tuple[str, ...]) -> None:
     `cluster start` starts all processes of a cluster on one machine. This command becomes the
     process of one service, with its options, until it receives SIGTERM.
     """
-    argv = [sys.executable, "-m", name, *arguments]
+    argv = [sys.executable, "-m", _SERVED[name], *arguments]
     os.execve(argv[0], argv, service_environment(os.environ))
