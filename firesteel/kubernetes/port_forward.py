@@ -33,17 +33,15 @@ class PortForward:
         self._client = client
         self._pod = pod
         self._port = port
+        self.address = ""  # HOST:PORT on this machine
         self._connections: set[asyncio.Task[None]] = set()
-
-    @property
-    def address(self) -> str:
-        return f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 
     async def __aenter__(self) -> Self:
         """Raises KubernetesError if the API server does not forward."""
         async with self._client.port_forward(self._pod, self._port):
             pass
         self._server = await asyncio.start_server(self._accept, LOOPBACK, 0)
+        self.address = f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(
