@@ -171,22 +171,9 @@ class JobClient:
         Raises JobFailed, JobCanceled, or TimeoutError if it has not ended after `timeout_s`; the
         job then keeps running, and `result` may be called again.
         """
-        client = self._client()
         context = self._context
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        exits = context.ends_program
-        with context.ending_quietly(), counted_interrupts(exits=exits) as interrupts:
-            if context.display is not None:
-                context.display.begin()
-            try:
-                details = _watch(client, self.job_id, context, interrupts, deadline_s, self._output)
-            except (KeyboardInterrupt, SystemExit):
-                context.unfinished.discard(self.job_id)
-                raise
-            finally:
-                if context.display is not None:
-                    context.display.end()
-        context.unfinished.discard(self.job_id)
+        details = _ended(self.job_id, context, self._output, deadline_s)
         duration_s = time.monotonic() - self._submitted_s
         embedded = context.embedded_cluster
         try:
@@ -204,7 +191,7 @@ class JobClient:
             job_graph=self.job_graph,
             details=details,
             cluster_start_s=embedded.cluster().start_duration_s if embedded is not None else 0.0,
-            _client=client,
+            _client=self._client(),
         )
 
     def _client(self) -> Client:
@@ -259,6 +246,35 @@ def run_job(
     if context.attached:
         return job.result()
     return JobResult(job_id=job.job_id, name=job.name, duration_s=0.0, job_graph=job_graph)
+
+
+def await_end(job_id: str, context: ExecutionContext, output: JobOutput | None) -> JobDetails:
+    """Waits for the end of a job of another program, as `JobClient.result` does."""
+    details = _ended(job_id, context, output, None)
+    raise_unless_finished(details)
+    say_what_was_dropped(details)
+    return details
+
+
+def _ended(
+    job_id: str, context: ExecutionContext, output: JobOutput | None, deadline_s: float | None
+) -> JobDetails:
+    """Shows the job and returns its details once it has ended."""
+    client = context.client()
+    exits = context.ends_program
+    with context.ending_quietly(), counted_interrupts(exits=exits) as interrupts:
+        if context.display is not None:
+            context.display.begin()
+        try:
+            details = _watch(client, job_id, context, interrupts, deadline_s, output)
+        except (KeyboardInterrupt, SystemExit):
+            context.unfinished.discard(job_id)
+            raise
+        finally:
+            if context.display is not None:
+                context.display.end()
+    context.unfinished.discard(job_id)
+    return details
 
 
 def _watch(

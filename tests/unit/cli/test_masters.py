@@ -1,0 +1,57 @@
+"""The masters of a pod: the label of the leader, and connections that arrive on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+
+from firesteel.client.masters.leadership import label_of
+from firesteel.client.masters.loopback import Relay
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import Leader
+
+POD = "127.0.0.2"
+
+
+def test_only_the_leaders_pod_has_the_label() -> None:
+    leader = Leader("10.0.0.7:6124", Epoch(3))
+    assert label_of(leader, "10.0.0.7") == {"firesteel/leads": "resourcemanager"}
+    assert label_of(leader, "10.0.0.70") == {"firesteel/leads": None}, "None removes it"
+    assert label_of(None, "10.0.0.7") == {"firesteel/leads": None}
+
+
+async def test_connections_on_loopback_reach_the_address_of_the_pod() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read()).upper())  # after the client has ended its half
+        writer.close()
+
+    server = await asyncio.start_server(echo, POD, 0)
+    port = server.sockets[0].getsockname()[1]
+    relay = asyncio.create_task(Relay(POD, [port], listen="127.0.0.3").run())
+    try:
+
+        async def listens() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.3", port)
+            except ConnectionRefusedError:
+                return False
+            writer.close()
+            await writer.wait_closed()
+            return True
+
+        while not await listens():
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.3", port)
+        writer.write(b"a" * 200_000)
+        writer.write_eof()
+        assert await reader.read() == b"A" * 200_000
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        reader, writer = await asyncio.open_connection("127.0.0.3", port)
+        assert await reader.read() == b"", "the master is away"
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        relay.cancel()
+        await asyncio.gather(relay, return_exceptions=True)
