@@ -25,7 +25,7 @@ ANSWER_WITHIN_S = 5.0
 
 
 class PortForwards:
-    """Those of one client. `address` is kubernetes://NAMESPACE/CLUSTER-ID."""
+    """Belongs to one client. `address` is kubernetes://NAMESPACE/CLUSTER-ID."""
 
     def __init__(self, address: str, conf: Configuration) -> None:
         offices = LeaseOffices.at(address, conf)

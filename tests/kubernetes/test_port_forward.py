@@ -77,7 +77,7 @@ async def test_connections_reach_the_pod(
             answers = await asyncio.gather(*(ask(forward.address, line) for line in lines))
             assert answers == [line.upper() for line in lines], "several at a time, of any size"
             assert await ask(forward.address, b"bye\n") == b"", "the pod has ended it"
-            assert await ask(forward.address, b"b\n") == b"B\n", "others go on"
+            assert await ask(forward.address, b"b\n") == b"B\n", "others keep working"
         with pytest.raises(ConnectionRefusedError):
             await ask(forward.address, b"c\n")
 

@@ -50,6 +50,7 @@ def address_option(otherwise: str, *, targets: bool = True) -> Callable[[Any], A
     of_target = click.option(
         "-t",
         "--target",
+        "cluster_target",
         type=click.Choice(("remote", *KUBERNETES_TARGETS)),
         is_eager=True,
         expose_value=False,
@@ -59,7 +60,7 @@ def address_option(otherwise: str, *, targets: bool = True) -> Callable[[Any], A
     )
     defined = click.option(
         "-D",
-        "definitions",
+        "cluster_definitions",
         multiple=True,
         metavar="KEY=VALUE",
         is_eager=True,
@@ -84,8 +85,10 @@ def _address_or_zookeeper(
 ) -> str | None:
     quorum = context.meta.get(_ZOOKEEPER)
     on_kubernetes = context.meta.get(_TARGET) in KUBERNETES_TARGETS
-    if sum(map(bool, (quorum, address, on_kubernetes))) > 1:
-        raise click.UsageError("-m, -z and -t each name a cluster: omit all but one of them")
+    named = {"-m": address, "-z": quorum, "-t": on_kubernetes}
+    given = [name for name, value in named.items() if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} each name a cluster: omit one of them")
     if on_kubernetes:
         from firesteel.client.kubernetes_cluster import kubernetes_address
 

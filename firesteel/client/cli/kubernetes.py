@@ -31,16 +31,16 @@ def say(text: str) -> None:
 def start_session(conf: Configuration, *, task_executors: int, wait: bool) -> None:
     """Starts a session cluster. If its masters do not serve, nothing of it is left."""
     cluster = KubernetesCluster(conf)
-    begin = time.monotonic()
+    started_at = time.monotonic()
     with _started(cluster, None, task_executors), cluster.client() as client:
         url = client.dashboard_url()
         slots = task_executors * conf.get(options.TASK_SLOTS)
         while wait and slots and (warm := client.cluster_overview().slots_warm) < slots:
-            if time.monotonic() - begin > SLOTS_TIMEOUT_S:
+            if time.monotonic() - started_at > SLOTS_TIMEOUT_S:
                 say(f"{warm} of {slots} slots are warm; `firesteel cluster status` shows why.")
                 break
             time.sleep(SLOTS_POLL_S)
-    click.echo(f"Cluster started: {cluster}, after {time.monotonic() - begin:.1f} s.")
+    click.echo(f"Cluster started: {cluster}, after {time.monotonic() - started_at:.1f} s.")
     target = cluster.options("kubernetes-session")
     click.echo(
         "\nNext:\n"
