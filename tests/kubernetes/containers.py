@@ -31,11 +31,14 @@ _INHERITED = (
 
 @dataclass(slots=True, kw_only=True)
 class Image:
-    """The command and the variables of an image."""
+    """The command, the variables and the programs of an image. The programs are at other places of
+    this machine.
+    """
 
     entrypoint: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -216,7 +219,9 @@ class Container:
         image = self._node.images.get(self.spec["image"], Image())
         given = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         given["PATH"] = f"{Path(sys.executable).parent}:{given.get('PATH', '')}"
-        given |= {**self._node.environment, **image.environment, **self._variables}
+        given |= self._node.environment
+        given |= {k: self._files.rewritten(v, self.spec) for k, v in image.environment.items()}
+        given |= self._variables
         environment = self._files.environment(self.spec, given)
         environment[ROOT] = str(self._files.root)
         environment[UID] = f"{self._files.pod['metadata']['uid']}/{self.name}"
@@ -226,7 +231,8 @@ class Container:
             self._files.rewritten(expanded(text, environment), self.spec)
             for text in (*entrypoint, *arguments)
         ]
-        return command or ["no-command-specified"], environment
+        program, *others = command or ["no-command-specified"]
+        return [str(image.programs.get(program, program)), *others], environment
 
     def _folder(self) -> Path:
         folder = self._files.place(self.spec.get("workingDir") or "/")

@@ -6,6 +6,7 @@ from firesteel.common.config.configuration import (
     ConfigurationError,
     parse,
     parse_definitions,
+    read_values,
     restart_strategy,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "ConfigurationError",
     "parse",
     "parse_definitions",
+    "read_values",
     "restart_strategy",
 ]

@@ -67,7 +67,7 @@ class Configuration:
         """
         if path is None and os.environ.get(CONF_DIR):
             path = Path(os.environ[CONF_DIR]) / "config.yaml"
-        values = _read(Path(path)) if path is not None else {}
+        values = read_values(Path(path)) if path is not None else {}
         given = json.loads(os.environ.get(SECRETS, "{}"))
         return cls({**values, **given, **(overrides or {})})
 
@@ -140,7 +140,10 @@ def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str
 # -- files
 
 
-def _read(path: Path) -> dict[str, str]:
+def read_values(path: Path) -> dict[str, str]:
+    """Returns the values of a file, by flat keys. Raises ConfigurationError if it is not a mapping
+    of YAML.
+    """
     try:
         # BaseLoader keeps every scalar as text: YAML has other ideas of `1m`, `on` and `12:30`.
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
