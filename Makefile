@@ -76,9 +76,10 @@ lint: $(READY) ## ruff, import contracts, strict mypy, no decisions by the words
 docs: $(READY) ## the site of the documentation, with search and the API reference, in build/site
 	@scripts/docs.sh
 
-reference: $(READY) ## the generated pages of docs/reference (command line, configuration, metrics), and the boards of Grafana
+reference: $(READY) ## the generated pages of docs/reference (command line, configuration, metrics), boards of Grafana, manifests of Kubernetes
 	@PYTHONPATH=. $(PYTHON_IN_VENV) scripts/reference_pages.py
 	@$(PYTHON_IN_VENV) -m scripts.boards
+	@$(PYTHON_IN_VENV) -m scripts.kubernetes_manifests
 
 lock: ## resolve the dependencies into requirements.lock and requirements-docs.lock
 	@scripts/lock.sh

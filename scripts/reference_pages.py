@@ -25,6 +25,7 @@ from firesteel.common.config.options import OPTIONS, Option
 from firesteel.common.units import shortest_duration, shortest_size
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+CHART_VALUES = FOLDER.parents[1] / "deploy/kubernetes/helm/firesteel/values.yaml"
 WIDTH = 98
 CLUSTER_COMMANDS = ("cluster", "service", "stop-task-executor", "token", "audit")
 PROGRAM_COMMANDS = ("run", "info", "package")
@@ -113,6 +114,15 @@ they are set.
 `scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
 SCALING_SECTION = "Rescaling"
+CHART = """\
+# Values of the Helm chart
+
+These are the values of [deploy/kubernetes/helm/firesteel](../../deploy/kubernetes/helm/firesteel),
+with their defaults in parentheses.
+
+`scripts/reference_pages.py` generates this page from the comments in the chart's `values.yaml`.
+
+"""
 
 
 def jobs() -> str:
@@ -144,9 +154,8 @@ def clusters() -> str:
         parts += _command(f"firesteel cluster {verb}", part, shared)
     for name in ("stop-task-executor", "service"):
         parts += _command(f"firesteel {name}", main.commands[name], shared)
-    for name in (*SERVICES, "masters"):
-        module = "firesteel.client.masters" if name == "masters" else name
-        service = importlib.import_module(f"{module}.__main__").main
+    for name in SERVICES:
+        service = importlib.import_module(f"{name}.__main__").main
         parts += _command(f"firesteel service {name}", service, shared)
     return "\n".join(parts) + "\n"
 
@@ -212,9 +221,9 @@ def _meaning(option: Option[Any]) -> str:
 
 
 def _shared_options() -> dict[str, click.Option]:
-    """Returns the options that select the cluster, as `firesteel list` has them."""
+    """Returns the options that most commands have, -m and -z, as `firesteel list` has them."""
     command = main.commands["list"]
-    names = ("address", "zookeeper", "cluster_target", "cluster_definitions")
+    names = ("address", "zookeeper")
     options = (o for o in command.params if isinstance(o, click.Option))
     return {o.name: o for o in options if o.name in names}
 
@@ -228,8 +237,7 @@ def _command(name: str, command: click.Command, shared: dict[str, click.Option])
     yield from _text(command.help or "")
     yield from (_option(option) for option in own)
     if len(own) < len(options):
-        names = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in shared)
-        yield f"- {names}: [select the cluster](command-line.md#options-that-select-the-cluster)."
+        yield "- `-m`, `-z`: [select the cluster](command-line.md#options-that-select-the-cluster)."
     if command.epilog:
         examples = inspect.cleandoc(command.epilog.replace("\b\n", "")).removeprefix("Examples:\n")
         yield f"\n```\n{textwrap.dedent(examples)}\n```"
@@ -281,6 +289,25 @@ def _wrapped(page: str) -> str:
     )
 
 
+def chart() -> str:
+    """Returns the page of the chart's values: each has a comment above it."""
+    parts, comment, above = [CHART], [], []
+    for line in CHART_VALUES.read_text().splitlines():
+        text = line.strip()
+        if text.startswith("# "):
+            comment.append(text[2:])
+            continue
+        if text and comment and (found := re.fullmatch(r"([\w-]+):\s*(.*)", text)):
+            above = [*above[: (len(line) - len(text)) // 2], found[1]]
+            default = f" (`{found[2]}`)" if found[2] not in ("", '""', "{}", "[]") else ""
+            entry = f"- `{'.'.join(above)}`{default}: {' '.join(comment)}"
+            parts.append(textwrap.fill(entry, WIDTH, subsequent_indent="  ") + "\n")
+        elif text.endswith(":"):
+            above = [*above[: (len(line) - len(text)) // 2], text[:-1]]
+        comment = []
+    return "".join(parts)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": jobs,
     "command-line-programs.md": programs,
@@ -289,6 +316,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration-access.md": access,
     "configuration-kubernetes.md": kubernetes,
     "configuration-scaling.md": scaling,
+    "helm-chart.md": chart,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),
     "metrics-kafka.md": lambda: _wrapped(metric_reference.kafka_markdown()),
 }

