@@ -154,8 +154,9 @@ def clusters() -> str:
         parts += _command(f"firesteel cluster {verb}", part, shared)
     for name in ("stop-task-executor", "service"):
         parts += _command(f"firesteel {name}", main.commands[name], shared)
-    for name in SERVICES:
-        service = importlib.import_module(f"{name}.__main__").main
+    for name in (*SERVICES, "masters"):
+        module = "firesteel.client.masters" if name == "masters" else name
+        service = importlib.import_module(f"{module}.__main__").main
         parts += _command(f"firesteel service {name}", service, shared)
     return "\n".join(parts) + "\n"
 
@@ -221,9 +222,9 @@ def _meaning(option: Option[Any]) -> str:
 
 
 def _shared_options() -> dict[str, click.Option]:
-    """Returns the options that most commands have, -m and -z, as `firesteel list` has them."""
+    """Returns the options that select the cluster, as `firesteel list` has them."""
     command = main.commands["list"]
-    names = ("address", "zookeeper")
+    names = ("address", "zookeeper", "cluster_target", "cluster_definitions")
     options = (o for o in command.params if isinstance(o, click.Option))
     return {o.name: o for o in options if o.name in names}
 
@@ -237,7 +238,8 @@ def _command(name: str, command: click.Command, shared: dict[str, click.Option])
     yield from _text(command.help or "")
     yield from (_option(option) for option in own)
     if len(own) < len(options):
-        yield "- `-m`, `-z`: [select the cluster](command-line.md#options-that-select-the-cluster)."
+        names = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in shared)
+        yield f"- {names}: [select the cluster](command-line.md#options-that-select-the-cluster)."
     if command.epilog:
         examples = inspect.cleandoc(command.epilog.replace("\b\n", "")).removeprefix("Examples:\n")
         yield f"\n```\n{textwrap.dedent(examples)}\n```"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import grpc
 import pyarrow as pa
@@ -78,6 +79,7 @@ from firesteel.errors import (
     PayloadTooLarge,
     SubmissionRejected,
 )
+from firesteel.high_availability import KUBERNETES
 
 CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
@@ -453,6 +455,9 @@ class Client:
     def dashboard_url(self) -> str:
         """The address of the dashboard; empty: the cluster has none."""
         url = self.cluster_overview().rest_url
+        if url and self.address.startswith(KUBERNETES):
+            parts = urlsplit(url)
+            return urlunsplit(parts._replace(netloc=self._connection.reach(parts.netloc)))
         host = self.address.rpartition(":")[0]
         return url.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:")
 

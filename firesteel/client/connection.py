@@ -18,10 +18,11 @@ from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import channel
 from firesteel.common.security.client import ClientSecurity
 from firesteel.errors import ClusterUnreachable, FiresteelError
-from firesteel.high_availability import is_elected
+from firesteel.high_availability import KUBERNETES, is_elected
 from firesteel.high_availability.incumbent import LeadersUnreachable
 
 if TYPE_CHECKING:
+    from firesteel.client.port_forwards import PortForwards
     from firesteel.high_availability.incumbent import Finder
 
 # Both together: no command takes more than ten seconds to report a Dispatcher that hangs.
@@ -50,6 +51,7 @@ class Connection:
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
         self._finder: Finder | None = None
+        self._forwards: PortForwards | None = None  # to masters in pods
         self._unreachable = False  # what elects the leader
         self.closed = False
         self.stub: Any = None
@@ -57,6 +59,10 @@ class Connection:
         try:
             if is_elected(address):
                 self._finder = _finder(address, conf)
+                if address.startswith(KUBERNETES):
+                    from firesteel.client.port_forwards import PortForwards  # imports aiohttp
+
+                    self._forwards = PortForwards(address, conf)
                 self.follow()
             else:
                 self._connect(self.address)
@@ -102,6 +108,14 @@ class Connection:
         self._close_channel()
         if self._finder is not None:
             self._finder.close()
+        if self._forwards is not None:
+            self._forwards.close()
+
+    def reach(self, address: str) -> str:
+        """Returns the address at which this client reaches a process of the cluster. Raises
+        ClusterUnreachable.
+        """
+        return address if self._forwards is None else self._forwards.reach(address)
 
     def _connect(self, address: str) -> None:
         _check_somebody_listens(address)
@@ -114,9 +128,12 @@ class Connection:
         self.access = AccessStub(channel)  # type: ignore[no-untyped-call]
 
     def _open(self, address: str) -> grpc.Channel:
+        local = self.reach(address)
         if self.security is None:
-            return channel(address)
-        opened = channel(address, self.security.channel_credentials(address))
+            return channel(local)
+        credentials = self.security.channel_credentials(address)
+        server_name = "" if local == address else address.rpartition(":")[0].strip("[]")
+        opened = channel(local, credentials, server_name=server_name)
         carry_token(opened, self.security.token)
         return opened
 

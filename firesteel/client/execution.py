@@ -24,7 +24,7 @@ from firesteel.client.signals import Interrupts, counted_interrupts
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.errors import FiresteelError, JobFailed
+from firesteel.errors import FiresteelError, JobFailed, SubmissionRejected
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has closed it
 OUTPUT_SILENT_S = 20.0  # longer than the Dispatcher waits for a silent process
@@ -171,22 +171,9 @@ class JobClient:
         Raises JobFailed, JobCanceled, or TimeoutError if it has not ended after `timeout_s`; the
         job then keeps running, and `result` may be called again.
         """
-        client = self._client()
         context = self._context
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        exits = context.ends_program
-        with context.ending_quietly(), counted_interrupts(exits=exits) as interrupts:
-            if context.display is not None:
-                context.display.begin()
-            try:
-                details = _watch(client, self.job_id, context, interrupts, deadline_s, self._output)
-            except (KeyboardInterrupt, SystemExit):
-                context.unfinished.discard(self.job_id)
-                raise
-            finally:
-                if context.display is not None:
-                    context.display.end()
-        context.unfinished.discard(self.job_id)
+        details = _ended(self.job_id, context, self._output, deadline_s)
         duration_s = time.monotonic() - self._submitted_s
         embedded = context.embedded_cluster
         try:
@@ -204,7 +191,7 @@ class JobClient:
             job_graph=self.job_graph,
             details=details,
             cluster_start_s=embedded.cluster().start_duration_s if embedded is not None else 0.0,
-            _client=client,
+            _client=self._client(),
         )
 
     def _client(self) -> Client:
@@ -217,6 +204,11 @@ def submit_job(
     """Submits the job and calls `submitted` once the cluster has it. Raises the error of a failed
     submission.
     """
+    if context.one_job and context.executed:
+        raise SubmissionRejected(
+            "an application cluster runs one job, and this program executes a second one; run it on"
+            " a session cluster"
+        )
     if context.job_id and not context.executed:
         job_graph = dataclasses.replace(job_graph, job_id=JobId(context.job_id))
     context.executed.append(job_graph.job_id)
@@ -254,6 +246,35 @@ def run_job(
     if context.attached:
         return job.result()
     return JobResult(job_id=job.job_id, name=job.name, duration_s=0.0, job_graph=job_graph)
+
+
+def await_end(job_id: str, context: ExecutionContext, output: JobOutput | None) -> JobDetails:
+    """Waits for the end of a job of another program, as `JobClient.result` does."""
+    details = _ended(job_id, context, output, None)
+    raise_unless_finished(details)
+    say_what_was_dropped(details)
+    return details
+
+
+def _ended(
+    job_id: str, context: ExecutionContext, output: JobOutput | None, deadline_s: float | None
+) -> JobDetails:
+    """Shows the job and returns its details once it has ended."""
+    client = context.client()
+    exits = context.ends_program
+    with context.ending_quietly(), counted_interrupts(exits=exits) as interrupts:
+        if context.display is not None:
+            context.display.begin()
+        try:
+            details = _watch(client, job_id, context, interrupts, deadline_s, output)
+        except (KeyboardInterrupt, SystemExit):
+            context.unfinished.discard(job_id)
+            raise
+        finally:
+            if context.display is not None:
+                context.display.end()
+    context.unfinished.discard(job_id)
+    return details
 
 
 def _watch(

@@ -134,6 +134,7 @@ class ExecutionContext:
     conf: Configuration = field(default_factory=Configuration.load)
     address: str = ""  # remote: the Dispatcher's
     job_id: str = ""  # of the first job; empty: a random one
+    one_job: bool = False  # the cluster runs one job only
     # Take precedence over the job's configuration.
     overrides: dict[str, str] = field(default_factory=dict)
     files: tuple[UserFile, ...] = ()

@@ -11,6 +11,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
+import aiohttp
 import structlog
 
 from firesteel.common.backoff import Backoff
@@ -29,6 +30,7 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 PAGE = 500
 FIELD_MANAGER = "firesteel"
+PORT_FORWARD = "v4.channel.k8s.io"
 
 # Repeating these after an unknown outcome does no harm. A repeated delete may raise NotFound.
 _REPEATABLE = frozenset({"get", "list", "delete", "patch"})
@@ -333,6 +335,19 @@ class KubernetesClient:
         async with self._transport.send(request, timeout_s=self._attempt_timeout_s) as response:
             async for piece in response.content.iter_any():
                 yield piece
+
+    @asynccontextmanager
+    async def port_forward(
+        self, name: str, port: int, *, namespace: str = ""
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Yields a connection to a port of a pod; see `port_forward.py` for its messages."""
+        target = self._target("get", PODS, namespace, name, "portforward")
+        async with self._transport.websocket(
+            Request(target=target, query={"ports": str(port)}),
+            protocol=PORT_FORWARD,
+            timeout_s=self._attempt_timeout_s,
+        ) as socket:
+            yield socket
 
     async def events_of(
         self, manifest: Object, *, within_s: float | None = None

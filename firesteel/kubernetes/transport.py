@@ -63,6 +63,31 @@ class Transport:
         finally:
             _abort(response)
 
+    @asynccontextmanager
+    async def websocket(
+        self, request: Request, *, protocol: str, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Yields a WebSocket, whose `protocol` the API server has accepted within `timeout_s`."""
+        target = request.target
+        credential = await self._access.credentials.current()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with self._limit(target, deadline, timeout_s):
+                url, options = self._arguments(request, credential)
+                socket = await self._opened_session().ws_connect(
+                    url, protocols=(protocol,), max_msg_size=0, **options
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            # The answer of a refused handshake cannot be read.
+            status = {"message": f"the caller cannot {target}"} if error.status == 403 else {}
+            raise error_of(target, error.status, status) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(target, error) from None
+        try:
+            yield socket
+        finally:
+            await socket.close()
+
     async def read(self, request: Request, *, timeout_s: float) -> bytes:
         """Returns the body of the answer, for which `timeout_s` counts as well."""
         response, deadline = await self._opened(request, timeout_s)
@@ -120,28 +145,21 @@ class Transport:
                 body = await response.read()
             finally:
                 response.release()
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise KubernetesError(
-                target,
-                f"the certificate of {self._access.server} cannot be verified"
-                f" ({error.certificate_error}); the authority is that of {self._access.origin}",
-            ) from None
-        except aiohttp.ClientHttpProxyError as error:  # its text has the password of the proxy
-            message = f"{self._proxy} answered HTTP {error.status} ({error.message})"
-            raise Unavailable(target, message, executed=False) from None
-        except aiohttp.ClientConnectorError as error:
-            through = isinstance(error, aiohttp.ClientProxyConnectionError)
-            to = self._proxy if through else self._access.server
-            reason = error.os_error.strerror or str(error.os_error)
-            raise Unavailable(target, f"no connection to {to}: {reason}", executed=False) from None
-        except aiohttp.ConnectionTimeoutError:
-            message = f"no connection to {self._access.server} within {CONNECT_TIMEOUT_S:g} s"
-            raise Unavailable(target, message, executed=False) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise self._broken(target, error) from None
+            raise self._failure(target, error) from None
         raise error_of(target, response.status, _status(body), retry_after_s=_retry_after(response))
 
     async def _sent(self, request: Request, credential: Credential) -> aiohttp.ClientResponse:
+        url, options = self._arguments(request, credential)
+        data = None
+        if request.body is not None:
+            data = json.dumps(request.body).encode()
+            options["headers"]["Content-Type"] = request.content_type
+        return await self._opened_session().request(
+            request.method, url, data=data, allow_redirects=False, **options
+        )
+
+    def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 # Some Pythons never end a TLS connection whose peer does not answer.
@@ -150,24 +168,41 @@ class Transport:
                 headers={"User-Agent": f"firesteel/{__version__}", "Accept": JSON},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        headers = dict(credential.headers)
-        data = None
-        if request.body is not None:
-            data = json.dumps(request.body).encode()
-            headers["Content-Type"] = request.content_type
+        return self._session
+
+    def _arguments(self, request: Request, credential: Credential) -> tuple[URL, dict[str, Any]]:
+        """Returns the URL, and how to connect to it."""
         query = f"?{urlencode(request.query)}" if request.query else ""
         path = request.path or request.target.path
         secure = self._access.server.startswith("https:")
-        return await self._session.request(
-            request.method,
-            URL(f"{self._access.server}{path}{query}", encoded=True),
-            data=data,
-            headers=headers,
-            ssl=self._contexts.context(credential.certificate) if secure else True,
-            server_hostname=self._access.tls.server_name,
-            proxy=self._access.proxy,
-            allow_redirects=False,
-        )
+        return URL(f"{self._access.server}{path}{query}", encoded=True), {
+            "headers": dict(credential.headers),
+            "ssl": self._contexts.context(credential.certificate) if secure else True,
+            "server_hostname": self._access.tls.server_name,
+            "proxy": self._access.proxy,
+        }
+
+    def _failure(self, target: Target, error: Exception) -> KubernetesError:
+        """Returns the error of a request that got no answer."""
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return KubernetesError(
+                    target,
+                    f"the certificate of {self._access.server} cannot be verified"
+                    f" ({error.certificate_error}); the authority is that of {self._access.origin}",
+                )
+            case aiohttp.ClientHttpProxyError():  # its text has the password of the proxy
+                message = f"{self._proxy} answered HTTP {error.status} ({error.message})"
+            case aiohttp.ClientConnectorError():
+                through = isinstance(error, aiohttp.ClientProxyConnectionError)
+                to = self._proxy if through else self._access.server
+                reason = error.os_error.strerror or str(error.os_error)
+                message = f"no connection to {to}: {reason}"
+            case aiohttp.ConnectionTimeoutError():
+                message = f"no connection to {self._access.server} within {CONNECT_TIMEOUT_S:g} s"
+            case _:
+                return self._broken(target, error)
+        return Unavailable(target, message, executed=False)
 
     @property
     def _proxy(self) -> str:

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from firesteel.client.job_details import JobOverview
 
 
-_ZOOKEEPER = "firesteel.zookeeper"  # in a command's context: the value of -z
+# In a command's context: the values of -z, -t and -D.
+_ZOOKEEPER = "firesteel.zookeeper"
+_TARGET = "firesteel.target"
+_DEFINITIONS = "firesteel.definitions"
+SESSION, APPLICATION = "kubernetes-session", "kubernetes-application"
+KUBERNETES_TARGETS = (SESSION, APPLICATION)
 
 
-def address_option(otherwise: str) -> Callable[[Any], Any]:
-    """Returns `-m` and `-z` as one argument. `otherwise` describes what the verb uses if it finds
-    no cluster.
+def address_option(otherwise: str, *, targets: bool = True) -> Callable[[Any], Any]:
+    """Returns `-m`, `-z` and, with `targets`, `-t` and `-D` as one argument. `otherwise` describes
+    what the verb uses if it finds no cluster.
     """
     of_cluster = click.option(
         "-m",
@@ -38,23 +43,56 @@ def address_option(otherwise: str) -> Callable[[Any], Any]:
         metavar="HOST:PORT,...[/ID]",
         is_eager=True,
         expose_value=False,
-        callback=_keep_zookeeper,
+        callback=_kept(_ZOOKEEPER),
         help="ZooKeeper servers that elect the Dispatcher, and the cluster's id"
         f" [default: the configured ones ({options.HA_TYPE.key}: zookeeper)]",
     )
-    return lambda command: of_cluster(in_zookeeper(command))
+    of_target = click.option(
+        "-t",
+        "--target",
+        "cluster_target",
+        type=click.Choice(("remote", *KUBERNETES_TARGETS)),
+        is_eager=True,
+        expose_value=False,
+        callback=_kept(_TARGET),
+        help="Use the cluster on Kubernetes that kubernetes.cluster-id and kubernetes.namespace"
+        " name.",
+    )
+    defined = click.option(
+        "-D",
+        "cluster_definitions",
+        multiple=True,
+        metavar="KEY=VALUE",
+        is_eager=True,
+        expose_value=False,
+        callback=_kept(_DEFINITIONS),
+        help="Set a configuration key of this command. Repeatable.",
+    )
+    if not targets:
+        return lambda command: of_cluster(in_zookeeper(command))
+    return lambda command: of_cluster(in_zookeeper(of_target(defined(command))))
 
 
-def _keep_zookeeper(context: click.Context, parameter: click.Parameter, quorum: str | None) -> None:
-    context.meta[_ZOOKEEPER] = quorum
+def _kept(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        context.meta[key] = value
+
+    return keep
 
 
 def _address_or_zookeeper(
     context: click.Context, parameter: click.Parameter, address: str | None
 ) -> str | None:
     quorum = context.meta.get(_ZOOKEEPER)
-    if quorum and address:
-        raise click.UsageError("-m and -z each name a cluster: omit one of them")
+    on_kubernetes = context.meta.get(_TARGET) in KUBERNETES_TARGETS
+    named = {"-m": address, "-z": quorum, "-t": on_kubernetes}
+    given = [name for name, value in named.items() if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} each name a cluster: omit one of them")
+    if on_kubernetes:
+        from firesteel.client.kubernetes_cluster import kubernetes_address
+
+        return kubernetes_address(configuration())
     if not quorum:
         return address
     from firesteel.high_availability import elected_address
@@ -111,7 +149,9 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
 
     Raises ConfigurationError.
     """
-    conf = Configuration.load(overrides=parse_definitions(definitions))
+    context = click.get_current_context(silent=True)
+    kept = context.meta.get(_DEFINITIONS, ()) if context is not None else ()
+    conf = Configuration.load(overrides=parse_definitions((*kept, *definitions)))
     remember(conf.to_dict())
     for warning in conf.warnings:
         click.echo(f"Warning: {warning}", err=True)
@@ -131,10 +171,10 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
     one that runs in the default folder, else None.
     """
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
-    from firesteel.high_availability import ZOOKEEPER, elected, elected_address
+    from firesteel.high_availability import elected, elected_address
 
     if address:
-        return FoundCluster(address, "of -z" if address.startswith(ZOOKEEPER) else "of -m")
+        return FoundCluster(address, _found_by(address))
     if elected(conf):
         return FoundCluster(elected_address(conf), "configured")
     if {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
@@ -144,6 +184,13 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
         return FoundCluster(directory.read().dispatcher_address, f"running in {directory.path}")
     except NoCluster:
         return None
+
+
+def _found_by(address: str) -> str:
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_TARGET):
+        return f"of -t {context.meta[_TARGET]}"
+    return "of -z" if address.startswith("zookeeper:") else "of -m"
 
 
 def cluster_address(address: str | None, conf: Configuration) -> str:

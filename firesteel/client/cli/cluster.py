@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firesteel.client.cli.arguments import cluster_address, configuration, definitions_option
+from firesteel.client.cli.arguments import (
+    APPLICATION,
+    KUBERNETES_TARGETS,
+    cluster_address,
+    configuration,
+    definitions_option,
+)
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
 from firesteel.client.signals import INTERRUPTED
 from firesteel.common import metrics_targets
@@ -36,11 +42,25 @@ directory_option = click.option(
 )
 
 SLOTS_TIMEOUT_S = 180.0
+# The modules of the processes that `service` becomes.
+_SERVED = {name: name for name in SERVICES if name != "jobmaster"}
+_SERVED["masters"] = "firesteel.client.masters"
+
+
+_target = click.option(
+    "-t",
+    "--target",
+    type=click.Choice(("local", *KUBERNETES_TARGETS)),
+    default="local",
+    show_default=True,
+    help="Where the cluster runs: on this machine, or on Kubernetes under the name of "
+    "kubernetes.cluster-id.",
+)
 
 
 @click.group()
 def cluster() -> None:
-    """Starts, shows and stops a session cluster on this machine."""
+    """Starts, shows and stops a session cluster on this machine or on Kubernetes."""
 
 
 @cluster.command(
@@ -48,14 +68,13 @@ def cluster() -> None:
     "  firesteel cluster start\n"
     "  firesteel cluster start --task-executors 4 --slots 1\n"
     "  firesteel cluster start --masters 3\n"
-    "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124"
+    "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124\n"
+    "  firesteel cluster start -t kubernetes-session -D kubernetes.cluster-id=orders"
 )
 @click.option(
     "--task-executors",
     type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
-    help="Number of TaskExecutors to keep running.",
+    help="Number of TaskExecutors to keep running. [default: 2; on Kubernetes 0: jobs start them]",
 )
 @click.option(
     "--slots",
@@ -71,6 +90,7 @@ def cluster() -> None:
     "servers of high-availability.zookeeper.quorum elect them; without a quorum, three "
     "servers are started on this machine to try it out.",
 )
+@_target
 @directory_option
 @definitions_option()
 @click.option(
@@ -79,9 +99,10 @@ def cluster() -> None:
     help="Whether to wait until all slots are warm. [default: wait]",
 )
 def start(
-    task_executors: int,
+    task_executors: int | None,
     slots: int | None,
     masters: int,
+    target: str,
     directory: Path | None,
     definitions: tuple[str, ...],
     wait: bool,
@@ -93,6 +114,10 @@ def start(
     conf = configuration(definitions)
     if slots is not None:
         conf = conf.with_overrides({options.TASK_SLOTS.key: str(slots)})
+    if target != "local":
+        _start_on_kubernetes(conf, target, directory, task_executors or 0, masters, wait)
+        return
+    task_executors = 2 if task_executors is None else task_executors
     where = ClusterDirectory(directory or default_directory())
     begin = time.monotonic()
     try:
@@ -119,6 +144,31 @@ def start(
         click.echo(_interrupted(where, directory), err=True)
         sys.exit(INTERRUPTED)
     _show_next_steps(state, where, directory)
+
+
+def _start_on_kubernetes(
+    conf: Configuration,
+    target: str,
+    directory: Path | None,
+    task_executors: int,
+    masters: int,
+    wait: bool,
+) -> None:
+    from firesteel.client.cli.kubernetes import start_session
+
+    if target == APPLICATION:
+        raise FiresteelError(
+            f"an application cluster starts with its job: use `firesteel run -t {APPLICATION}`"
+        )
+    _no_directory(directory)
+    if masters > 1:
+        conf = conf.with_overrides({options.KUBERNETES_JM_REPLICAS.key: str(masters)})
+    start_session(conf, task_executors=task_executors, wait=wait)
+
+
+def _no_directory(directory: Path | None) -> None:
+    if directory is not None:
+        raise FiresteelError("--dir applies to a cluster on this machine: omit it, or -t")
 
 
 def _interrupted(where: ClusterDirectory, directory: Path | None) -> str:
@@ -178,14 +228,22 @@ def _address_option(address: str) -> str:
 
 
 @cluster.command()
+@_target
 @directory_option
-def status(directory: Path | None) -> None:
+@definitions_option()
+def status(target: str, directory: Path | None, definitions: tuple[str, ...]) -> None:
     """Shows the processes, slots and jobs of the cluster, and which of several masters lead."""
+    if target != "local":
+        from firesteel.client.cli.kubernetes import show_status
+
+        _no_directory(directory)
+        show_status(configuration(definitions))
+        return
     from firesteel.client import render
     from firesteel.client.client import Client
 
     where = ClusterDirectory(directory or default_directory())
-    state, conf = where.read(), configuration()
+    state, conf = where.read(), configuration(definitions)
     console = render.console()
     if is_elected(state.dispatcher_address):
         from firesteel.high_availability.find import incumbents_at
@@ -204,9 +262,17 @@ def status(directory: Path | None) -> None:
 
 
 @cluster.command()
+@_target
 @directory_option
-def stop(directory: Path | None) -> None:
+@definitions_option()
+def stop(target: str, directory: Path | None, definitions: tuple[str, ...]) -> None:
     """Stops the cluster and all its jobs, and waits until every process has ended."""
+    if target != "local":
+        from firesteel.client.cli.kubernetes import stop_cluster
+
+        _no_directory(directory)
+        stop_cluster(configuration(definitions))
+        return
     where = ClusterDirectory(directory or default_directory())
     state = where.stop()
     click.echo(f"Cluster stopped: {state.dispatcher_address}, on {where.path}.")
@@ -220,7 +286,7 @@ def stop(directory: Path | None) -> None:
     "  firesteel service taskexecutor --resource-manager localhost:6124\n"
     "  firesteel service taskexecutor --help",
 )
-@click.argument("name", type=click.Choice([name for name in SERVICES if name != "jobmaster"]))
+@click.argument("name", type=click.Choice([*_SERVED]))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def service(name: str, arguments: tuple[str, ...]) -> None:
     """Runs one process of a cluster in the foreground, for clusters of several machines.
@@ -228,5 +294,5 @@ def service(name: str, arguments: tuple[str, ...]) -> None:
     `cluster start` starts all processes of a cluster on one machine. This command becomes the
     process of one service, with its options, until it receives SIGTERM.
     """
-    argv = [sys.executable, "-m", name, *arguments]
+    argv = [sys.executable, "-m", _SERVED[name], *arguments]
     os.execve(argv[0], argv, service_environment(os.environ))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from firesteel.client.cli.arguments import (
+    APPLICATION,
+    KUBERNETES_TARGETS,
     FoundCluster,
     address_option,
     cluster_address,
@@ -24,16 +26,34 @@ from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
 if TYPE_CHECKING:
+    from firesteel.client.client import Client
     from firesteel.client.execution_context import ExecutionContext
     from firesteel.client.package import UnpackedProgram
     from firesteel.common.job_graph import JobGraph
 
-TARGETS = ("local", "remote")
+
+class ImageFile(str):
+    """The path of a program in the image of a cluster."""
+
+
+def _program_of(context: click.Context, parameter: click.Parameter, text: str) -> Path | ImageFile:
+    """Parses a file of this machine, or local:///PATH of the image."""
+    if text.startswith(IN_IMAGE):
+        return ImageFile(text.removeprefix(IN_IMAGE))
+    found: Path = click.Path(exists=True, dir_okay=False, path_type=Path).convert(
+        text, parameter, context
+    )
+    return found
+
+
+TARGETS = ("local", "remote", *KUBERNETES_TARGETS)
+IN_IMAGE = "local://"
 
 _PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 _job_file = click.argument(
     "job_file", metavar="job.py", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
+_job_file_or_image = click.argument("job_file", metavar="job.py", callback=_program_of)
 _job_arguments = click.argument(
     "job_arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED
 )
@@ -52,6 +72,7 @@ _parallelism = click.option(
     "  firesteel run -t local -p 4 --task-executors 2 --slots 2 job.py\n"
     "  firesteel run -m localhost:6123 job.py       on a session cluster, until the job ends\n"
     "  firesteel run -d job.py                      submits the job and returns\n"
+    "  firesteel run -t kubernetes-application -D kubernetes.cluster-id=orders job.py\n"
     "  firesteel run --py-files lib.py,tools.zip --py-archives model.zip#model job.py\n"
     "  firesteel run -D spark.sql.ansi.enabled=false -D slot.request.timeout='30 s' job.py",
 )
@@ -86,10 +107,11 @@ _parallelism = click.option(
     "-t",
     "--target",
     type=click.Choice(TARGETS),
-    help="Where to run; local starts a cluster for the job. [default: remote if -m or its default "
-    "names a cluster, else local]",
+    help="Where to run; local and kubernetes-application start a cluster for the job, and "
+    "kubernetes-session uses the one that kubernetes.cluster-id names. [default: remote if -m or "
+    "its default names a cluster, else local]",
 )
-@address_option(otherwise="a new cluster on this machine")
+@address_option(otherwise="a new cluster on this machine", targets=False)
 @definitions_option(
     "Set a configuration key of the job, and of the cluster of a local run. Repeatable."
 )
@@ -104,7 +126,7 @@ _parallelism = click.option(
     type=click.IntRange(min=1),
     help="Slots per TaskExecutor of a local run. [default: as configured, 2]",
 )
-@_job_file
+@_job_file_or_image
 @_job_arguments
 def run(
     from_savepoint: str | None,
@@ -121,7 +143,7 @@ def run(
     py_requirements: str | None,
     task_executors: int | None,
     slots: int | None,
-    job_file: Path,
+    job_file: Path | ImageFile,
     job_arguments: tuple[str, ...],
 ) -> None:
     """Runs a job file: a Python program that builds a pipeline and calls env.execute(), or a
@@ -134,6 +156,10 @@ def run(
 
     A program that executes no job runs in this process, as with `python job.py`.
 
+    With -t kubernetes-application, the job has its own cluster on Kubernetes, which is deleted once
+    the job has ended. `local:///PATH` names a program in the image, which runs in the cluster; any
+    other program runs here and submits its job.
+
     The exit code is that of the program: 0 if its jobs finished, 1 if one failed, or the code
     passed to sys.exit(). If a signal cancelled the job, it is 128 plus the number of the signal:
     130 after Ctrl-C.
@@ -144,6 +170,7 @@ def run(
     from firesteel.client.progress import run_display
 
     conf = configuration(definitions)
+    recovery = _recovery(from_savepoint, allow_non_restored_state, claim_mode)
     cluster = _cluster_of(target, address, conf)
     if detached and cluster is None:
         raise FiresteelError(
@@ -160,9 +187,20 @@ def run(
             "--output shows the job's output while this command waits for it, but with -d it"
             " does not wait: use `firesteel logs --output --follow JOB` afterwards"
         )
+    if isinstance(job_file, ImageFile):
+        conf = conf.with_overrides(
+            {
+                **_job_overrides(definitions, parallelism),
+                **recovery,
+                **_files_of_image(py_files, py_archives, py_requirements),
+            }
+        )
+        sys.exit(_run_in_image(conf, target, job_file, job_arguments, detached, output))
     program = click.get_current_context().with_resource(opened_program(job_file))
     check_syntax(program.main)
     files = _files(conf, program, py_files, py_archives, py_requirements)
+    job_id = _application(conf, detached) if target == APPLICATION else ""
+    own_cluster = cluster is None or bool(job_id)
     display = run_display(lambda: _address(context))
 
     def submitted(job_id: str, graph: JobGraph) -> None:
@@ -170,7 +208,7 @@ def run(
         if url := context.client().dashboard_url():
             log_in = "" if cluster else f" (log in: firesteel dashboard -m {_address(context)})"
             click.echo(f"Dashboard: {url}#/jobs/{job_id}{log_in}", err=True)
-        if cluster is not None and not output and _prints(graph):
+        if not context.follows_output and _prints(graph):
             follow = "" if detached else ", or run it with --output"
             click.echo(
                 "The rows of its print() are in the logs of the slots:"
@@ -182,22 +220,25 @@ def run(
         mode="embedded" if cluster is None else "remote",
         conf=conf,
         address="" if cluster is None else cluster.address,
+        job_id=job_id,
+        one_job=bool(job_id),
         overrides={
-            **_job_overrides(definitions, parallelism, conf.secrets() if cluster is None else ()),
-            **_recovery(from_savepoint, allow_non_restored_state, claim_mode),
+            **_job_overrides(definitions, parallelism, conf.secrets() if own_cluster else ()),
+            **recovery,
         },
         attached=not detached,
         on_submitted=submitted,
         display=display,
-        follows_output=output or cluster is None,
+        follows_output=output or own_cluster,
     ).with_files(*files)
     where = "an embedded cluster, on this machine" if cluster is None else cluster
     click.echo(f"Jobs of {job_file.name} run on {where}", err=True)
     if cluster is not None:
         try:
-            context.client()  # detects a wrong address before the program does its work
+            # Detects a wrong address before the program does its work.
+            _checked(context.client())
         except ClusterUnreachable as error:
-            if address is None:
+            if address is None and target not in KUBERNETES_TARGETS:
                 error.add_note("With -t local, the job runs on an embedded cluster.")
             raise
     else:
@@ -211,7 +252,7 @@ def run(
             sys.exit(INTERRUPTED)
         raise
     except JobFailed as error:
-        raise _traceback_first(error, context.address) from error
+        raise _traceback_first(error, "" if job_id else context.address) from error
     except KeyboardInterrupt:
         if cluster is not None and display.interrupted:
             click.echo(
@@ -299,8 +340,66 @@ def _cluster_of(
             return find_cluster(address, conf) or FoundCluster(
                 cluster_address(address, conf), "the default address"
             )
+        case "kubernetes-session" | "kubernetes-application" if address is not None:
+            raise FiresteelError(
+                f"-t {target} and -m each name a cluster: specify only one of them"
+            )
+        case "kubernetes-session" | "kubernetes-application":
+            from firesteel.client.kubernetes_cluster import kubernetes_address
+
+            return FoundCluster(kubernetes_address(conf), f"of -t {target}")
         case _:
             return find_cluster(address, conf)
+
+
+def _application(conf: Configuration, detached: bool) -> str:
+    """Starts an application cluster, which ends with this command; returns the id of its job."""
+    from firesteel.client.cli.kubernetes import application_cluster
+    from firesteel.kubernetes.cluster import Application
+
+    cluster = click.get_current_context().with_resource(
+        application_cluster(conf, Application(), detached=detached)
+    )
+    return cluster.job_id
+
+
+def _run_in_image(
+    conf: Configuration,
+    target: str | None,
+    program: str,
+    arguments: Sequence[str],
+    detached: bool,
+    output: bool,
+) -> int:
+    if target != APPLICATION:
+        raise FiresteelError(
+            f"{IN_IMAGE}{program} is a file of the image of an application cluster: add -t"
+            f" {APPLICATION}"
+        )
+    from firesteel.client.cli.kubernetes import await_application
+
+    return await_application(conf, program, arguments, detached=detached, output=output)
+
+
+def _files_of_image(
+    files: str | None, archives: str | None, requirements: str | None
+) -> dict[str, str]:
+    given = {
+        options.PYTHON_FILES.key: files,
+        options.PYTHON_ARCHIVES.key: archives,
+        options.PYTHON_REQUIREMENTS.key: requirements,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _checked(client: Client) -> None:
+    """Raises ClusterUnreachable if the image of a cluster has another version."""
+    from firesteel.high_availability import KUBERNETES
+
+    if client.address.startswith(KUBERNETES):
+        from firesteel.client.kubernetes_cluster import check_version
+
+        check_version(client)
 
 
 def _job_overrides(

@@ -7,39 +7,26 @@ Dispatcher or ResourceManager is restarted on its old port, where its peers reco
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import structlog
-
 import firesteel
+from firesteel.client.cluster.children import Children
 from firesteel.client.cluster.directory import (
     ClusterDirectory,
     ClusterState,
     MasterProcess,
 )
-from firesteel.common.backoff import Backoff
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Office
 from firesteel.common.metrics import parse_ports
 from firesteel.common.metrics_targets import CLUSTER_ID, FOLDER
-from firesteel.common.process import Child, StartFailed, spawn
 from firesteel.high_availability import elected, elected_address
-
-log = structlog.get_logger(__name__)
-
-STOP_GRACE_S = 5.0
-FIRST_RESTART_PAUSE_S = 0.1
-LONGEST_RESTART_PAUSE_S = 10.0
-STEADY_S = 10.0  # the backoff of a service that lived this long is reset
-
 
 SERVERS = 3  # in an ensemble that the cluster starts
 _ZOOKEEPER = "zookeeper"
@@ -82,8 +69,12 @@ class Supervisor:
             for number in range(1, masters + 1)
         }
         self._ensemble_ports = [self._reserve_port() for _ in range(3 * SERVERS * own_ensemble)]
-        self._children: dict[str, Child] = {}
-        self._keepers: list[asyncio.Task[None]] = []
+        self._children = Children(
+            self._command,
+            directory=directory.path,
+            logs=directory.logs,
+            restarted=self._write_state,
+        )
         self._started_ms = 0
         self.cluster_id = random_id()
         os.environ[CLUSTER_ID] = self.cluster_id
@@ -98,33 +89,22 @@ class Supervisor:
         try:
             if self._ensemble_ports:
                 shutil.rmtree(self._directory.path / _ZOOKEEPER, ignore_errors=True)
-                await self._spawn(_ZOOKEEPER)
+                await self._children.start(_ZOOKEEPER)
                 quorum = self._children[_ZOOKEEPER].ready["quorum"]
                 self._conf = self._conf.with_overrides(
                     {options.HA_TYPE.key: "zookeeper", options.ZOOKEEPER_QUORUM.key: quorum}
                 )
-            started = await asyncio.gather(
-                *(self._spawn(name) for name in self._masters), return_exceptions=True
-            )
-            for failure in started:
-                if isinstance(failure, BaseException):
-                    raise failure
+            await self._children.start(*self._masters)
         except BaseException:
             await self.stop()
             raise
-        self._keepers = [asyncio.create_task(self._keep(name)) for name in self._children]
+        self._children.keep()
         self._started_ms = time.time_ns() // 1_000_000
         return self._write_state()
 
     async def stop(self) -> None:
         """Stops the masters before the servers that elect them, so that none waits for a quorum."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        children = dict(self._children)
-        ensemble = children.pop(_ZOOKEEPER, None)
-        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in children.values()))
-        if ensemble is not None:
-            await ensemble.stop(STOP_GRACE_S)
+        await self._children.stop(last=_ZOOKEEPER)
         for reserved in self._reserved:
             reserved.close()
 
@@ -133,47 +113,16 @@ class Supervisor:
         self._reserved.append(reserved)
         return port
 
-    async def _keep(self, name: str) -> None:
-        """Restarts the service whenever it ends."""
-        backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
-        while True:
-            started = time.monotonic()
-            code = await self._children[name].wait()
-            if time.monotonic() - started > STEADY_S:
-                backoff.reset()
-            await self._restart(name, code, backoff)
-
-    async def _restart(self, name: str, exit_code: int, backoff: Backoff) -> None:
-        """Retries until the service has started."""
-        while True:
-            pause_s = backoff.next()
-            log.error("restarting a service", service=name, exit_code=exit_code, pause_s=pause_s)
-            await asyncio.sleep(pause_s)
-            try:
-                await self._spawn(name)
-                break
-            except (StartFailed, OSError) as error:
-                log.error("a service did not start", service=name, reason=str(error))
-        self._write_state()
-
-    async def _spawn(self, name: str) -> None:
-        module, arguments = self._command(name)
-        child = await spawn(
-            [sys.executable, "-m", module, *self._conf.to_arguments(), *arguments],
-            log_path=self._directory.logs / f"{name}.log",
-            cwd=self._directory.path,
-        )
-        self._children[name] = child
-        log.info("service started", service=name, pid=child.pid, **child.ready)
-
     def _command(self, name: str) -> tuple[str, Sequence[str]]:
         """Returns the service's module and its arguments."""
         if name == _ZOOKEEPER:
             folder = str(self._directory.path / _ZOOKEEPER)
             ports = ",".join(map(str, self._ensemble_ports))
-            return "firesteel.client.cluster.zookeeper", ["--dir", folder, "--ports", ports]
+            arguments = [*self._conf.to_arguments(), "--dir", folder, "--ports", ports]
+            return "firesteel.client.cluster.zookeeper", arguments
         master = self._masters[name]
-        common = ["--host", self._host, "--dir", str(self._directory.path)]
+        conf = self._conf.to_arguments()
+        common = [*conf, "--host", self._host, "--dir", str(self._directory.path)]
         if master.office is Office.RESOURCE_MANAGER:
             own = ["--task-executors", str(self._task_executors)]
         else:

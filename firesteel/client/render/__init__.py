@@ -1,7 +1,7 @@
 """Renders jobs, plans and clusters as tables and text for the terminal."""
 
 from firesteel.client.render.checkpoint_report import checkpoints
-from firesteel.client.render.cluster_report import cluster, masters, metrics
+from firesteel.client.render.cluster_report import cluster, masters, metrics, overview_of, pods
 from firesteel.client.render.job_progress import Pace, mostly, progress, states_text
 from firesteel.client.render.job_report import job, plan, timing
 from firesteel.client.render.tables import console
@@ -15,7 +15,9 @@ __all__ = [
     "masters",
     "metrics",
     "mostly",
+    "overview_of",
     "plan",
+    "pods",
     "progress",
     "states_text",
     "timing",

@@ -20,6 +20,9 @@ from firesteel.common.leader import Office
 from firesteel.common.metrics_targets import Target
 from firesteel.common.units import mib
 from firesteel.high_availability import is_elected
+from firesteel.kubernetes.pods.labels import COMPONENT_LABEL
+from firesteel.kubernetes.pods.status import condition, problem_of
+from firesteel.kubernetes.resources import Object, name_of
 
 if TYPE_CHECKING:
     from firesteel.high_availability.incumbent import Incumbent
@@ -72,6 +75,11 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
         f"Running since {clock(state.started_ms)}, version {overview.version},"
         f" supervisor pid {state.supervisor_pid}, logs in {logs}"
     )
+    yield from overview_of(overview)
+
+
+def overview_of(overview: ClusterOverview) -> Iterator[RenderableType]:
+    """Renders the jobs, the slots and the TaskExecutors."""
     yield (
         f"Jobs: {overview.jobs_running} running, {overview.jobs_finished} finished,"
         f" {overview.jobs_canceled} canceled, {overview.jobs_failed} failed"
@@ -107,3 +115,23 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
             if worker.slot_problem:
                 problem = f"TaskExecutor {cut(worker.task_executor_id)}: {worker.slot_problem}"
                 yield Text(problem, style="bold red")
+
+
+def pods(deployment: Object, found: Sequence[Object]) -> Iterator[RenderableType]:
+    """Renders the pods of a cluster on Kubernetes."""
+    table = new_table("Pod", "Component", "Phase", "Ready", "Node", "Problem")
+    for pod in sorted(found, key=name_of):
+        status, labels = pod.get("status") or {}, pod["metadata"].get("labels") or {}
+        deleted = "deletionTimestamp" in pod["metadata"]
+        table.add_row(
+            name_of(pod),
+            labels.get(COMPONENT_LABEL, ""),
+            "Terminating" if deleted else status.get("phase", ""),
+            "yes" if condition(status, "Ready").get("status") == "True" else "no",
+            pod["spec"].get("nodeName", ""),
+            Text(problem_of(status), style="bold red"),
+        )
+    yield table
+    failure = condition(deployment.get("status") or {}, "ReplicaFailure")
+    if failure.get("status") == "True":
+        yield Text(f"Pods cannot be created: {failure.get('message', '')}", style="bold red")

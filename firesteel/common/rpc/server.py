@@ -148,14 +148,19 @@ async def refuses(address: str) -> bool:
     return False
 
 
-def channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
-    """As `aio_channel`, for threads."""
+def channel(
+    address: str, credentials: grpc.ChannelCredentials | None = None, *, server_name: str = ""
+) -> grpc.Channel:
+    """As `aio_channel`, for threads. `server_name` is that of the server's certificate, if it is
+    reached at another address.
+    """
     # Channels would otherwise share a connection to one address, and a new one would report the
     # failure of an attempt of an earlier one.
     options = [*_channel_options(), ("grpc.use_local_subchannel_pool", 1)]
     if credentials is None:
         return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, credentials, options=options)
+    named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
+    return grpc.secure_channel(address, credentials, options=[*options, *named])
 
 
 def _channel_options() -> list[tuple[str, int]]:

@@ -16,3 +16,4 @@ class ClusterAccess:
     credentials: Credentials
     tls: Tls
     proxy: str | None = None
+    in_pod: bool = False  # this process runs in the cluster, and reaches pods by their addresses

@@ -38,6 +38,7 @@ def in_cluster(environment: Mapping[str, str], namespace: str = "") -> ClusterAc
         origin=origin,
         server=server,
         namespace=namespace or _namespace(folder / "namespace"),
+        in_pod=True,
         credentials=TokenFile(folder / "token", origin=origin),
         tls=Tls(authority=Pem(origin=origin, path=folder / "ca.crt")),
         proxy=proxy_of(server, environment),

@@ -27,6 +27,7 @@ CONFIGURATION = "/etc/firesteel"  # where the ConfigMap is mounted
 CONFIG_FILE, TEMPLATE_FILE = "config.yaml", "taskexecutor-pod-template.yaml"
 RM_PORT = 6124
 RESOURCE_MANAGER = "resourcemanager"
+MAX_SLOTS = 100  # unless configured: other clusters start with a fixed number of TaskExecutors
 # They find the API server from the client's machine, and name files of that machine.
 _OF_CLIENT = (
     options.KUBERNETES_CONFIG_FILE,
@@ -151,6 +152,7 @@ def _configuration(conf: Configuration, rest_port: int) -> str:
     }
     values[options.HA_TYPE.key] = election
     values[options.RM_PORT.key] = str(RM_PORT)
+    values.setdefault(options.MAX_SLOTS.key, str(MAX_SLOTS))
     address = f"{cluster_id_of(conf)}-{RESOURCE_MANAGER}:{RM_PORT}"
     values.setdefault(options.KUBERNETES_RM_ADDRESS.key, address)
     values[options.REST_PORT.key] = str(rest_port or "")

@@ -1,0 +1,92 @@
+"""Reaches the masters of a cluster on Kubernetes from outside, through port-forwards.
+
+Blocks. The forwards run in a thread with an event loop until they are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from firesteel.common.config import Configuration
+from firesteel.errors import ClusterUnreachable
+from firesteel.high_availability.kubernetes.offices import LeaseOffices
+from firesteel.kubernetes.client import KubernetesClient
+from firesteel.kubernetes.errors import KubernetesError
+from firesteel.kubernetes.pods.labels import selector_of
+from firesteel.kubernetes.port_forward import PortForward
+from firesteel.kubernetes.resources import PODS, name_of
+
+T = TypeVar("T")
+ANSWER_WITHIN_S = 5.0
+
+
+class PortForwards:
+    """Belongs to one client. `address` is kubernetes://NAMESPACE/CLUSTER-ID."""
+
+    def __init__(self, address: str, conf: Configuration) -> None:
+        offices = LeaseOffices.at(address, conf)
+        self._access = offices.access
+        self._cluster_id = offices.cluster_id
+        self._open: dict[str, str] = {}  # the local address by that of the master
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def reach(self, address: str) -> str:
+        """Returns the address at which this process reaches HOST:PORT of a pod: the same one if
+        this process is in the cluster or no pod has that address. Raises ClusterUnreachable.
+        """
+        if self._access.in_pod:
+            return address
+        if address not in self._open:
+            try:
+                self._open[address] = self._run(self._forward(address))
+            except KubernetesError as error:
+                raise ClusterUnreachable(str(error)) from None
+        return self._open[address]
+
+    def close(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._run(self._resources.aclose())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = None
+        self._open.clear()
+
+    async def _forward(self, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        found = await self._client.list(
+            PODS,
+            labels=selector_of(self._cluster_id),
+            fields=f"status.podIP={host.strip('[]')}",
+            within_s=ANSWER_WITHIN_S,
+        )
+        alive = [pod for pod in found.items if "deletionTimestamp" not in pod["metadata"]]
+        if not (pods := alive or found.items):
+            return address  # of a process that is not a pod
+        forward = PortForward(self._client, name_of(pods[0]), int(port))
+        await self._resources.enter_async_context(forward)
+        return forward.address
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._serve, args=(self._loop,), name="port-forwards", daemon=True
+            )
+            self._thread.start()
+            asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _begin(self) -> None:
+        self._resources = AsyncExitStack()
+        self._client = await self._resources.enter_async_context(KubernetesClient(self._access))
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
