@@ -47,6 +47,7 @@ class ErrorInfo:
     location: str = ""  # host, TaskExecutor and slot, if known
     task_name: str = ""  # "vertex (2/4)#0", if known
     consequence: bool = False  # only reports that another task, which this one needs, has ended
+    lost_task_executor: str = ""  # only reports the loss of this TaskExecutor
 
     def __post_init__(self) -> None:
         for item in fields(self):

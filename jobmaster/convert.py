@@ -240,6 +240,7 @@ FROM_RESOURCE_MANAGER: Envelope[
         "vacate": events.VacateRequested,
         "vacate_withdrawn": events.VacateWithdrawn,
         "task_executor_lost": events.TaskExecutorLost,
+        "loss_explained": events.LossExplained,
     },
     others=("registered", "heartbeat"),
     given=("resource_manager_epoch",),

@@ -68,6 +68,7 @@ _TO_JOB_MASTER: Envelope[commands.ToPeer, pb.ResourceManagerToJobMaster] = Envel
         "heartbeat": commands.SendHeartbeat,
         "not_enough": commands.NotEnoughResources,
         "task_executor_lost": commands.TaskExecutorLost,
+        "loss_explained": commands.LossExplained,
         "slot_holders": commands.SlotHolders,
         "vacate": commands.Vacate,
         "vacate_withdrawn": commands.VacateWithdrawn,

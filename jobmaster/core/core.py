@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Never, assert_never
 
 from firesteel.common.ids import AllocationId, AttemptId, IdSource, OperatorId, TaskExecutorId
@@ -52,7 +53,6 @@ from jobmaster.core.rescaling import Rescaling
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
 from jobmaster.core.start import Created
-from jobmaster.core.task_executors import PROCESS_ENDED
 from jobmaster.core.vacating import Vacating
 
 
@@ -200,9 +200,12 @@ class JobMasterCore:
                 return self._task_executor_disconnected(event, now)
             case events.TaskExecutorGone():
                 if self.task_executors.is_broken(event.task_executor_id, event.connection):
-                    return self._task_executor_dead(event.task_executor_id, PROCESS_ENDED, now)
+                    self.task_executors.gone(event.task_executor_id, now)
             case events.TaskExecutorLost():
                 return self._task_executor_lost(event.task_executor_id, event.cause, now)
+            case events.LossExplained():
+                job.explain_loss(event.task_executor_id, event.cause)
+                return [job.report_status()]
             case events.SlotLost():
                 return self._slots_lost((event.allocation_id,), event.error, now)
             case events.JobAnalyzed():
@@ -485,7 +488,8 @@ class JobMasterCore:
         slots = self.pool.lose_task_executor(task_executor_id, now, cause)
         if not known and not slots and not partitions:
             return []
-        error = job.error(f"TaskExecutor {task_executor_id} is lost: {cause}", now)
+        summary = f"TaskExecutor {task_executor_id} is lost: {cause}"
+        error = replace(job.error(summary, now), lost_task_executor=task_executor_id)
         return [
             log("warning", "TaskExecutor lost", tm_id=task_executor_id, cause=cause),
             *self._slots_gone(slots, error, now, partitions=partitions),

@@ -124,6 +124,14 @@ class TaskExecutorSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossExplained:
+    """The reason why a TaskExecutor was lost, from the driver, after the verdict."""
+
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorLost:
     """The ResourceManager's verdict that a TaskExecutor is dead."""
 
@@ -350,6 +358,7 @@ Event: TypeAlias = (
     | TaskExecutorGone
     | TaskExecutorSeen
     | TaskExecutorLost
+    | LossExplained
     | SlotsOffered
     | SlotLost
     | TaskStatesReported

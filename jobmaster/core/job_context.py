@@ -29,7 +29,7 @@ from jobmaster.core.execution_graph import (
     share_slots,
 )
 from jobmaster.core.execution_graph.vertex import DEPLOYED
-from jobmaster.core.failover.exceptions import ExceptionHistory
+from jobmaster.core.failover.exceptions import ExceptionHistory, explained
 from jobmaster.core.failover.regions import Regions, SlotsLost, tasks_to_restart
 from jobmaster.core.failover.restart_strategy import new_strategy
 from jobmaster.core.failover.strategy import Failover, check_individual
@@ -143,6 +143,14 @@ class JobContext:
 
     def error(self, summary: str, now: float) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
+
+    def explain_loss(self, task_executor_id: TaskExecutorId, cause: str) -> None:
+        """Adds the reason of a loss to the errors that report it."""
+        self.exceptions.explain_loss(task_executor_id, cause)
+        for execution in (e for v in self.graph.execution_vertices() for e in v.attempts):
+            error = execution.error
+            if error is not None and error.lost_task_executor == task_executor_id:
+                execution.error = explained(error, cause)
 
     def warn(self, text: str) -> list[commands.Command]:
         """Logs a warning for the user, and shows it with the job, which keeps running."""

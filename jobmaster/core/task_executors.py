@@ -8,6 +8,8 @@ from typing import NamedTuple
 from firesteel.common.ids import TaskExecutorId
 
 PROCESS_ENDED = "its process has ended: its address no longer has a listener"
+# The ResourceManager's verdict has the reason of the end, if its driver knows it.
+REASON_PATIENCE_S = 1.0
 
 
 class DeadTaskExecutor(NamedTuple):
@@ -21,12 +23,13 @@ class _Peer:
     last_seen: float
     address: str
     broken_at: float | None = None  # when its stream broke; None while it is open
+    gone_at: float | None = None  # when its process was found to have ended
 
 
 class TaskExecutors:
     """A TaskExecutor is dead if its stream breaks and its machine reports that its process has
-    ended, if the stream is not re-established in time, or if it is silent for the heartbeat
-    timeout.
+    ended, unless the ResourceManager reports the loss first; if the stream is not re-established in
+    time; or if it is silent for the heartbeat timeout.
     """
 
     def __init__(
@@ -82,6 +85,10 @@ class TaskExecutors:
             and self._peers[task_executor_id].connection == connection
         )
 
+    def gone(self, task_executor_id: TaskExecutorId, now: float) -> None:
+        """Records that the process of a TaskExecutor with a broken stream has ended."""
+        self._peers[task_executor_id].gone_at = now
+
     def seen(self, task_executor_id: TaskExecutorId, now: float) -> None:
         known = self._peers.get(task_executor_id)
         if known is not None:
@@ -97,9 +104,11 @@ class TaskExecutors:
         """
         dead: list[DeadTaskExecutor] = []
         for task_executor_id in sorted(self._broken):
-            broken_at = self._peers[task_executor_id].broken_at
-            assert broken_at is not None
-            if broken_at + self._reconnect_grace_s <= now:
+            peer = self._peers[task_executor_id]
+            assert peer.broken_at is not None
+            if peer.gone_at is not None and peer.gone_at + REASON_PATIENCE_S <= now:
+                dead.append(DeadTaskExecutor(task_executor_id, PROCESS_ENDED))
+            elif peer.broken_at + self._reconnect_grace_s <= now:
                 cause = (
                     "its connection broke and was not re-established within "
                     f"{self._reconnect_grace_s:g} s"
@@ -118,7 +127,9 @@ class TaskExecutors:
             return None
         deadline = self._next_check
         for task_executor_id in self._broken:
-            broken_at = self._peers[task_executor_id].broken_at
-            assert broken_at is not None
-            deadline = min(deadline, broken_at + self._reconnect_grace_s)
+            peer = self._peers[task_executor_id]
+            assert peer.broken_at is not None
+            deadline = min(deadline, peer.broken_at + self._reconnect_grace_s)
+            if peer.gone_at is not None:
+                deadline = min(deadline, peer.gone_at + REASON_PATIENCE_S)
         return deadline

@@ -84,6 +84,15 @@ class NotEnoughResources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossExplained:
+    """Sends every JobMaster the reason of a loss, which came after the verdict."""
+
+    connection: Connection
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorLost:
     """Notifies every JobMaster that this TaskExecutor is declared dead (invariant 22)."""
 
@@ -166,7 +175,9 @@ class ReleaseWorker:
 
 
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown | JobMasterChanged
-ToJobMaster = NotEnoughResources | TaskExecutorLost | SlotHolders | Vacate | VacateWithdrawn
+ToJobMaster = (
+    NotEnoughResources | TaskExecutorLost | LossExplained | SlotHolders | Vacate | VacateWithdrawn
+)
 ToStopper = StopProgress | StopEnded | StopRefused
 ToPeer = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster
 Command = ToPeer | ToStopper | CloseConnection | ProbeTaskExecutor | RequestWorker | ReleaseWorker

@@ -59,7 +59,8 @@ class SlotManager:
             ids=ids,
         )
         self.missing = 0  # slots required that no free slot can provide
-        self.lost_workers: set[WorkerId] = set()  # declared dead, and not known to have ended
+        # Declared dead, and not known to have ended.
+        self.lost_workers: dict[WorkerId, TaskExecutorId] = {}
         self.fence = Fence(settings.epoch)
         self._ids = ids
         self._timers: Timers[Timer] = Timers()
@@ -310,7 +311,7 @@ class SlotManager:
             self._commands.append(
                 commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause, failed=True)
             )
-            self.lost_workers.add(executor.worker_id)
+            self.lost_workers[executor.worker_id] = executor.task_executor_id
         self._unsettled = True
 
     def _process_gone(self, executor: TaskExecutor) -> None:
@@ -534,9 +535,14 @@ class SlotManager:
         self._cancel(Deadline.WORKER_START, worker_id)
         self.workers.failed(worker_id, cause, self._now)
         self.workers.ending.discard(worker_id)
-        if worker_id in self.lost_workers:  # the verdict did not wait for the reason
-            self.lost_workers.remove(worker_id)
+        lost = self.lost_workers.pop(worker_id, None)
+        if lost is not None:  # the verdict did not wait for the reason
             self.workers.last_end = cause
+            self._commands += [
+                commands.LossExplained(connection=c, task_executor_id=lost, cause=cause)
+                for job in self.jobs.values()
+                if (c := job.connection) is not None
+            ]
         for executor in [x for x in self.table.executors.values() if x.worker_id == worker_id]:
             self._lose_executor(executor, cause)
         self._unsettled = True

@@ -9,8 +9,9 @@ that only reports a lost peer is therefore replaced by a later one that has the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from firesteel.common.ids import TaskExecutorId
 from firesteel.errors import ErrorInfo
 
 _ENTRIES = 16  # failures of the job that are kept
@@ -21,6 +22,11 @@ _FOLLOW_UPS = 8  # per failure
 class Failure:
     primary: ErrorInfo
     follow_ups: list[ErrorInfo] = field(default_factory=list)
+
+
+def explained(error: ErrorInfo, cause: str) -> ErrorInfo:
+    """Returns the error with the reason of the loss that it reports."""
+    return replace(error, summary=f"{error.summary}; {cause}", lost_task_executor="")
 
 
 class ExceptionHistory:
@@ -46,6 +52,19 @@ class ExceptionHistory:
         self.version += 1
         if len(failure.follow_ups) < _FOLLOW_UPS:
             failure.follow_ups.append(error)
+
+    def explain_loss(self, task_executor_id: TaskExecutorId, cause: str) -> None:
+        """Adds the reason, which arrived late, to failures that report the loss."""
+        for failure in self._failures:
+            errors = [failure.primary, *failure.follow_ups]
+            if any(error.lost_task_executor == task_executor_id for error in errors):
+                self.version += 1
+                failure.primary, *failure.follow_ups = (
+                    explained(error, cause)
+                    if error.lost_task_executor == task_executor_id
+                    else error
+                    for error in errors
+                )
 
     @property
     def latest(self) -> ErrorInfo | None:

@@ -24,7 +24,7 @@ from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.job_context import MAX_WARNINGS
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Requirement
-from jobmaster.core.task_executors import PROCESS_ENDED
+from jobmaster.core.task_executors import PROCESS_ENDED, REASON_PATIENCE_S
 from jobmaster.details import job_details
 from tests.job_master import World, job, offer, operator_id, vertex
 
@@ -316,6 +316,25 @@ def test_a_failed_task_fails_the_job_after_all_others_were_cancelled() -> None:
     assert "te-1" in error.location
 
 
+def test_a_reason_that_arrives_late_completes_the_error() -> None:
+    world = two_by_two(RESTART)
+    world.run(("te-1", 2))
+    lost = TaskExecutorId("te-1")
+    world.post(events.TaskExecutorLost(task_executor_id=lost, cause=PROCESS_ENDED))
+    version = world.core.exceptions.version
+    other = TaskExecutorId("te-2")
+    world.post(events.LossExplained(task_executor_id=other, cause="it was evicted"))
+    assert world.core.exceptions.version == version
+    sent = world.post(events.LossExplained(task_executor_id=lost, cause="its pod was OOMKilled"))
+    assert world.one(commands.ReportStatus, sent)
+    assert world.core.exceptions.version > version
+    expected = f"TaskExecutor te-1 is lost: {PROCESS_ENDED}; its pod was OOMKilled"
+    (error,) = world.core.exceptions.newest_first()
+    assert error.summary == expected
+    attempts = [v.attempts[0].error for v in world.core.graph.execution_vertices()]
+    assert {error.summary for error in attempts if error is not None} == {expected}
+
+
 def test_follow_ups_do_not_bury_the_cause() -> None:
     world = two_by_two()
     world.run(("te-1", 2))
@@ -369,7 +388,8 @@ def test_a_broken_stream_is_a_death_notice_after_three_seconds() -> None:
     assert "te-1" in world.core.exceptions.newest_first()[0].summary
 
 
-def test_a_broken_stream_of_an_ended_process_is_an_immediate_death_notice() -> None:
+def test_a_broken_stream_of_an_ended_process_is_a_death_notice_after_a_second() -> None:
+    """The ResourceManager may know the reason."""
     world = two_by_two()
     world.run(("te-1", 1), ("te-2", 1))
     [dead] = world.of(commands.ProbeTaskExecutor, world.disconnect("te-1"))
@@ -377,7 +397,8 @@ def test_a_broken_stream_of_an_ended_process_is_an_immediate_death_notice() -> N
     gone = events.TaskExecutorGone(
         task_executor_id=dead.task_executor_id, connection=dead.connection
     )
-    told = world.one(commands.ReportTaskExecutorLost, world.post(gone))
+    assert world.of(commands.ReportTaskExecutorLost, world.post(gone)) == []
+    told = world.one(commands.ReportTaskExecutorLost, world.pass_time(REASON_PATIENCE_S))
     assert (told.task_executor_id, told.cause) == ("te-1", PROCESS_ENDED)
     assert status(world) is JobStatus.FAILING
 

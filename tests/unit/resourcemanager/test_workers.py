@@ -462,3 +462,8 @@ def test_the_verdict_waits_for_the_driver_only_for_a_moment() -> None:
     rm.handle(events.TaskExecutorGone(task_executor_id=executor_id(worker)))
     rm.advance(0.5)
     assert [lost.cause for lost in rm.sent(commands.TaskExecutorLost)] == [PROCESS_ENDED]
+    rm.handle(events.WorkerExited(worker_id=worker, cause="OOMKilled"))
+    (explained,) = rm.sent(commands.LossExplained)
+    assert (explained.task_executor_id, explained.cause) == (executor_id(worker), "OOMKilled")
+    rm.handle(events.WorkerExited(worker_id=worker, cause="again"))
+    assert rm.sent(commands.LossExplained) == []
