@@ -112,6 +112,7 @@ class Shell:
                 | commands.Shutdown()
                 | commands.NotEnoughResources()
                 | commands.TaskExecutorLost()
+                | commands.LossExplained()
                 | commands.JobMasterChanged()
                 | commands.SlotHolders()
                 | commands.Vacate()
@@ -197,6 +198,13 @@ def _log_event(event: Event) -> None:
         case events.WorkerDelayed(worker_id=worker_id, problem=problem):
             if problem:
                 log.warning("TaskExecutor does not start", worker_id=worker_id, reason=problem)
+        case events.WorkerLeaving(worker_id=worker_id, cause=cause):
+            log.info("a TaskExecutor is drained: it is to end", worker_id=worker_id, cause=cause)
+        case events.WorkersOutdated(worker_ids=worker_ids):
+            log.info(
+                "TaskExecutors with an earlier configuration are replaced one by one",
+                worker_ids=list(worker_ids),
+            )
         case events.SlotRequestRejected():
             log.warning(
                 "slot request rejected", allocation_id=event.allocation_id, reason=event.reason
@@ -224,6 +232,12 @@ def _log_sent(command: Command) -> None:
         case commands.TaskExecutorLost():
             log.warning(
                 "TaskExecutor lost", task_executor_id=command.task_executor_id, cause=command.cause
+            )
+        case commands.LossExplained():
+            log.warning(
+                "reason of a lost TaskExecutor",
+                task_executor_id=command.task_executor_id,
+                cause=command.cause,
             )
         case commands.Vacate() | commands.VacateWithdrawn():
             log.info("sent to JobMasters", command=str(command))

@@ -69,8 +69,8 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
     \b
         python -m taskexecutor --resource-manager 127.0.0.1:6124 -D taskmanager.numberOfTaskSlots=2
 
-    SIGTERM stops it: its slots are reported lost and their processes killed. They also end if this
-    process is killed.
+    SIGTERM stops it: its slots are reported lost and their processes killed, in pods after their
+    tasks have moved (taskmanager.drain-timeout). They also end if this process is killed.
     """
     check_address(process.conf, "--resource-manager", resource_manager)
     lock = LockFile(process.directory / "lock")  # held until the process ends
@@ -103,7 +103,7 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
         ),
         log_path=process.log_path,
     )
-    process.on_stop(task_executor.request_end)
+    process.on_stop(task_executor.terminate)
     await task_executor.start()
     process.announce_ready(
         address=task_executor.address,

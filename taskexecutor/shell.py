@@ -51,6 +51,10 @@ log = structlog.get_logger(__name__)
 FLUSH_S = 1.0  # time to deliver the last messages to the masters
 
 
+# Without a ResourceManager for this long, nothing moves the tasks of a TaskExecutor that is to end.
+UNKNOWN_S = 5.0
+
+
 class TaskExecutor:
     """The TaskExecutor process. The constructor only connects the parts; `start` starts serving,
     until `ended` holds a cause and `stop` is called.
@@ -137,6 +141,7 @@ class TaskExecutor:
         self._job_masters: dict[JobId, JobMasterStream] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._reporting: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._serving: dict[ExecutorId, JobId] = {}
         self._samples: dict[ExecutorId, Sequence[Sample]] = {}
         self._labels = {"host": host, "tm_id": settings.task_executor_id}
@@ -198,13 +203,34 @@ class TaskExecutor:
         if not self.ended.done():
             self.ended.set_result(cause)
 
+    def terminate(self, cause: str) -> None:
+        """Ends when the ResourceManager has moved the tasks away, because it knows from the driver
+        that this process is to end; or when the time for that is over.
+        """
+        patience_s = self._conf.get(options.TM_DRAIN_TIMEOUT)
+        if patience_s > 0 and self._draining is None:
+            log.info("waiting until tasks have moved", cause=cause, within_s=patience_s)
+            self._draining = asyncio.create_task(self._end_undrained(cause, patience_s))
+        else:
+            self.request_end(cause)
+
+    async def _end_undrained(self, cause: str, patience_s: float) -> None:
+        clock = self._platform.clock.monotonic
+        now = clock()
+        deadline, known_at = now + patience_s, now
+        while now < min(deadline, known_at + UNKNOWN_S):
+            await asyncio.sleep(0.5)
+            now = clock()
+            known_at = now if self._resource_manager.registered else known_at
+        self.request_end(f"{cause}; its tasks have not moved in time")
+
     async def stop(self, cause: str) -> None:
         """Reports the slots as lost, kills their processes and removes all temporary files."""
         log.info("stopping", cause=cause)
         self._core_loop.post(events.StopRequested(cause=cause))
         await asyncio.sleep(0)  # let the core handle it before its processes end
-        if self._reporting is not None:
-            self._reporting.cancel()
+        for task in filter(None, (self._reporting, self._draining)):
+            task.cancel()
         await self._processes.stop()
         await asyncio.gather(
             self._resource_manager.link.close(FLUSH_S),

@@ -71,6 +71,11 @@ class ResourceManagerStream:
             )
         )
 
+    @property
+    def registered(self) -> bool:
+        """Whether a ResourceManager knows this TaskExecutor, and can reach it."""
+        return self._registered
+
     def send_command(self, command: commands.ToResourceManager) -> None:
         if self._registered:
             self.link.send(convert.TO_RESOURCE_MANAGER.encode(command, epoch=self._epoch))

@@ -326,6 +326,7 @@ class VacateRequested:
 
     task_executor_id: TaskExecutorId
     forced: bool = False  # even if rows are repeated or slots are missing
+    without_slots: bool = False  # even if slots are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

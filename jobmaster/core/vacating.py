@@ -7,7 +7,8 @@ No slot is released before the job has as many slots elsewhere, and only the row
 checkpoint just taken are repeated. The tasks restart with their regions from the latest checkpoint;
 this is not a failure and uses no restart attempt. A job that takes no checkpoints would start from
 the beginning: its tasks run to their end and later tasks run elsewhere, unless the move is forced.
-A forced move waits neither for slots nor for stored results.
+A forced move waits neither for slots nor for stored results. If the TaskExecutor can only be
+replaced after its end, a job that takes checkpoints moves without slots elsewhere.
 
 The core owns this object and calls `advance` after every event.
 """
@@ -29,6 +30,7 @@ from jobmaster.core.slots.slot import Slot
 @dataclass(slots=True)
 class _Move:
     forced: bool
+    without_slots: bool
     reserved: bool = False  # an equal number of slots elsewhere is required
     request: str = ""  # of the awaited checkpoint
     ready: bool = False  # nothing is awaited
@@ -43,8 +45,10 @@ class Vacating:
         """Starts a move. Called again on every connection to the ResourceManager while it is
         wanted.
         """
-        move = self._moves.setdefault(event.task_executor_id, _Move(event.forced))
+        new = _Move(event.forced, event.without_slots)
+        move = self._moves.setdefault(event.task_executor_id, new)
         move.forced |= event.forced
+        move.without_slots |= event.without_slots
         self._job.pool.vacate(event.task_executor_id, now)
 
     def ended(self, task_executor_id: TaskExecutorId) -> None:
@@ -100,7 +104,7 @@ class Vacating:
         if move.request or not slots or not (takes_checkpoints or move.forced):
             return []
         if not move.forced:
-            if not move.reserved:
+            if not move.reserved and not move.without_slots:
                 move.reserved = True
                 job.pool.reserve(slots)
             if job.pool.reserved or not job.all_run:

@@ -108,6 +108,7 @@ class Vacate:
     connection: Connection
     task_executor_id: TaskExecutorId
     forced: bool = False
+    without_slots: bool = False  # it need not wait for slots elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,8 @@ class SlotManager:
         self._apply(event)
         if isinstance(event, Tick):
             self._run_timers()
+        if self._unsettled and self.workers.outdated and not self.workers.recovers:
+            self._replace_outdated()
         self._commands += self._stops.vacate()
         for executor in self._stops.vacated():
             self._shut_down(executor, "it was drained")
@@ -162,6 +164,11 @@ class SlotManager:
                         worker_id,
                         after_s=self.settings.worker_start_timeout_s,
                     )
+            case events.WorkerLeaving(worker_id=worker_id):
+                self._worker_leaves(worker_id)
+            case events.WorkersOutdated(worker_ids=worker_ids):
+                self.workers.outdated.update(worker_ids)
+                self._unsettled = True
             case (
                 events.WorkerStartFailed(worker_id=worker_id, cause=cause)
                 | events.WorkerExited(worker_id=worker_id, cause=cause)
@@ -200,6 +207,8 @@ class SlotManager:
             )
             self.workers.registered(executor.worker_id, spec, self._now)
             self._cancel(Deadline.WORKER_START, executor.worker_id)
+            if executor.worker_id in self.workers.leaving:
+                self._drain(executor)
         self._commands.append(commands.Welcome(connection=event.connection))
         if executor.leaving:  # the request may have been lost with the old connection
             self._commands.append(
@@ -356,11 +365,7 @@ class SlotManager:
             return
         if event.drain and executor.gives_slots:
             self._cordon(executor)
-            offers, needs = self.table.offers(), self._needs()
-            moving = places_of(executor, self.jobs.values(), self.table)
-            plan = match_slots(offers, [*needs, *moving], spread=self.settings.spread)
-            growth = self.workers.plan_growth(plan.unmet, self.table.lasting, now=self._now)
-            missing = nowhere(moving, plan, growth, self.table, self.workers)
+            missing = self._nowhere(executor)
             if missing and not event.force:
                 self._uncordon(executor)
                 self._refuse_stop(event, missing)
@@ -369,6 +374,54 @@ class SlotManager:
         self._stops.wait(executor, event.request, force=event.force)
         if not event.drain and not executor.leaving:
             self._shut_down(executor, "it was stopped (`firesteel stop-task-executor`)")
+
+    def _nowhere(self, executor: TaskExecutor) -> str:
+        """Returns why there is no room elsewhere for the tasks of a cordoned TaskExecutor."""
+        moving, plan = self._moved(executor)
+        growth = self.workers.plan_growth(plan.unmet, self.table.lasting, now=self._now)
+        return nowhere(moving, plan, growth, self.table, self.workers)
+
+    def _moved(self, executor: TaskExecutor) -> tuple[list[Need], Plan]:
+        """Returns the slots that jobs need in place of those there, and a plan with them."""
+        moving = places_of(executor, self.jobs.values(), self.table)
+        needs = [*self._needs(), *moving]
+        return moving, match_slots(self.table.offers(), needs, spread=self.settings.spread)
+
+    def _drain(self, executor: TaskExecutor, *, without_slots: bool = False) -> None:
+        """Starts a drain that ends with the end of the TaskExecutor."""
+        if executor.gives_slots:
+            self._cordon(executor)
+        self._give_up(executor.slots.values(), "its TaskExecutor is to stop")
+        if not executor.leaving:
+            self._stops.start(executor, without_slots=without_slots)
+
+    def _worker_leaves(self, worker_id: WorkerId) -> None:
+        """Moves its tasks while there is time, and lets a replacement start."""
+        self.workers.leaving.add(worker_id)
+        found = [x for x in self.table.executors.values() if x.worker_id == worker_id]
+        for executor in found:
+            self._drain(executor)
+        if not found:
+            self.workers.cordon(worker_id)
+        self._unsettled = True
+
+    def _replace_outdated(self) -> None:
+        """Starts the drain of one worker with an earlier configuration, if no other one is under
+        way. Its replacement starts first if the limit on slots allows it.
+        """
+        outdated = [
+            x for x in self.table.executors.values() if x.worker_id in self.workers.outdated
+        ]
+        busy = any(not executor.gives_slots for executor in outdated) or self.workers.starting
+        connected = [executor for executor in outdated if executor.connection is not None]
+        if busy or not connected:
+            return
+        executor = min(connected, key=lambda each: each.taken)
+        self._cordon(executor)
+        moving, plan = self._moved(executor)
+        fits = not {need.job_id for need in moving} & {need.job_id for need in plan.unmet}
+        room = self.table.total + len(executor.slots) <= self.workers.slots_limit
+        self._drain(executor, without_slots=not fits and not room)
 
     def _refuse_stop(
         self, event: events.StopRequested, problem: str, *, unknown: bool = False

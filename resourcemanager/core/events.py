@@ -198,6 +198,21 @@ class WorkerStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLeaving:
+    """Something else than this cluster ends the worker soon, such as the drain of its node."""
+
+    worker_id: WorkerId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersOutdated:
+    """These live workers were started with an earlier configuration."""
+
+    worker_ids: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStartFailed:
     worker_id: WorkerId
     cause: str
@@ -217,6 +232,8 @@ WorkerEvent = (
     | DriverImpeded
     | WorkerDelayed
     | WorkerStarted
+    | WorkerLeaving
+    | WorkersOutdated
     | WorkerStartFailed
     | WorkerExited
 )

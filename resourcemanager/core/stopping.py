@@ -8,6 +8,9 @@ starts another one in its place if it is still needed.
 A drain lasts as long as a caller waits for it, and only this ResourceManager knows of it: if the
 last caller leaves before the TaskExecutor was requested to shut down, or the ResourceManager is
 replaced, the TaskExecutor offers slots again. Tasks that have moved stay where they are.
+
+Drains without a caller are final: of workers that something else ends, such as the drain of a
+node, and of workers with an earlier configuration, which are replaced one after the other.
 """
 
 from __future__ import annotations
@@ -41,6 +44,13 @@ class Stops:
             executor.stop.told.clear()
         executor.stop.waiting[request] = None
 
+    def start(self, executor: TaskExecutor, *, without_slots: bool = False) -> None:
+        """Starts a drain that no caller waits for and nobody withdraws."""
+        stop = executor.stop = executor.stop or Stop(force=False)
+        if not stop.final or without_slots != stop.without_slots:
+            stop.told.clear()
+        stop.final, stop.without_slots = True, without_slots
+
     def abandoned(self, request: int) -> tuple[TaskExecutor | None, list[Command]]:
         """A caller has left. Returns its TaskExecutor if it was the last caller and the
         TaskExecutor keeps running, with the commands that end the drain.
@@ -49,7 +59,7 @@ class Stops:
             if executor.stop is None or request not in executor.stop.waiting:
                 continue
             del executor.stop.waiting[request]
-            if executor.stop.waiting or executor.leaving:
+            if executor.stop.waiting or executor.stop.final or executor.leaving:
                 break
             told, executor.stop = executor.stop.told, None
             return executor, [
@@ -83,6 +93,7 @@ class Stops:
                             connection=connection,
                             task_executor_id=executor.task_executor_id,
                             forced=stop.force,
+                            without_slots=stop.without_slots,
                         )
                     )
         return requests

@@ -89,6 +89,8 @@ class Workers:
         self.impediment = ""  # why the driver can neither start nor stop workers
         self.ending: set[WorkerId] = set()  # released, but not known to have ended
         self._cordoned: dict[WorkerId, Worker] = {}  # to be released
+        self.leaving: set[WorkerId] = set()  # something else ends them soon
+        self.outdated: set[WorkerId] = set()  # started with an earlier configuration
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.last_end = ""  # why a worker has ended that was lost before; empty once one starts
         self.not_before = 0.0  # the next start happens no earlier
@@ -194,6 +196,7 @@ class Workers:
         """Records that it is no longer needed, so its end is not a failure. If its TaskExecutor
         registers again, it is shut down.
         """
+        self._forget(worker_id)
         self.known.pop(worker_id, None)
         self._cordoned.pop(worker_id, None)
         self.ending.add(worker_id)
@@ -202,6 +205,7 @@ class Workers:
         """Records that it did not start or ended by itself. Returns False if it was released
         before.
         """
+        self._forget(worker_id)
         if self._cordoned.pop(worker_id, None) is not None:
             return True  # its replacement was already considered
         worker = self.known.pop(worker_id, None)
@@ -221,6 +225,16 @@ class Workers:
             self.not_before = now + self._backoff.next()
         self._died_young = True  # the first in a row that had started is replaced immediately
         return True
+
+    def _forget(self, worker_id: WorkerId) -> None:
+        self.leaving.discard(worker_id)
+        self.outdated.discard(worker_id)
+
+    @property
+    def slots_limit(self) -> int:
+        """The number of slots that may exist at a time."""
+        initial = self.initial * self.spec.slots if self.spec is not None else 0
+        return max(self.max_slots, initial)
 
     def may_release(self) -> bool:
         return len(self.known) > self.initial

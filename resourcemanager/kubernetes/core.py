@@ -36,6 +36,8 @@ from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
     WorkerId,
+    WorkerLeaving,
+    WorkersOutdated,
     WorkerStarted,
     WorkerStartFailed,
 )
@@ -44,6 +46,7 @@ from resourcemanager.kubernetes.pod import Pod
 
 REASON_PATIENCE_S = 0.15  # the replacement of a dead worker waits no longer for its last log lines
 INSPECTION_S = 10.0  # a pod is deleted even if its log cannot be read within this time
+LEAVING_PATIENCE_S = 10.0  # beyond its grace period, for the kubelet to report the end of a pod
 STATUS_PATIENCE_S = 2.0  # for the kubelet to report the end of a worker that is known to be dead
 UNSEEN_S = 10.0  # a created pod that the snapshot does not have after this time has vanished
 STUCK_S = 15.0  # a pod that does not start for this long without a reason: its Events are read
@@ -60,6 +63,7 @@ class PodsSettings:
     rate_per_s: float = 100.0  # of pods created
     burst: int = 20
     concurrency: int = 16  # creations at a time
+    template: str = ""  # of the pods that this ResourceManager creates
 
 
 # ---- events
@@ -235,6 +239,7 @@ class Worker:
     created_at: float = 0.0
     pod: Pod | None = None  # as last seen
     released: bool = False
+    leaving: bool = False  # something else deletes its pod; that was reported
     reported: bool = False  # its end was reported, or need not be
     maybe_created: bool = False  # the outcome of a request is unknown
     delete_accepted: bool = False
@@ -247,7 +252,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether its pod uses resources of the cluster, or may."""
-        if self.pod is not None and self.pod.over:
+        if self.pod is not None and not self.pod.counts:
             return False
         match self.state:
             case State.QUEUED:
@@ -264,6 +269,7 @@ class Worker:
 
 class Deadline(Enum):
     PUMP = "more pods may be created"
+    LEAVING = "the grace period of a pod that something else deletes is over"
     STATUS = "the kubelet has not reported the end of a dead worker"
     REASON = "the end of a worker is reported without its log"
     INSPECTION = "a pod is deleted without its log"
@@ -533,7 +539,7 @@ class PodsCore:
                 continue
             if pod.attempt == self.settings.attempt:
                 self._numbered = max(self._numbered, pod.number)
-            if pod.deleting:
+            if pod.deleting and not pod.leaving:
                 continue
             if pod.life is Life.ENDED or pod.worker_id in self.workers:
                 self._stray(pod)
@@ -551,7 +557,25 @@ class PodsCore:
             self._recount(worker)
             found.append(pod.worker_id)
         self._report(PreviousWorkersFound(worker_ids=tuple(found)))
+        adopted = [self.workers[each] for each in found]
+        if outdated := [w.worker_id for w in adopted if self._is_outdated(w)]:
+            self._report(WorkersOutdated(worker_ids=tuple(outdated)))
+        for worker in adopted:
+            self._notice_leaving(worker)
         self._look_for_stuck()
+
+    def _is_outdated(self, worker: Worker) -> bool:
+        return worker.pod is not None and worker.pod.template != self.settings.template
+
+    def _notice_leaving(self, worker: Worker) -> None:
+        """Reports that something else deletes its pod: its tasks can move until it ends."""
+        pod = worker.pod
+        if pod is None or not pod.leaving or worker.leaving or worker.reported:
+            return
+        worker.leaving = True
+        self._arm(Deadline.LEAVING, worker.name, pod.grace_s + LEAVING_PATIENCE_S)
+        cause = f"its pod {worker.name} {pod.end}"
+        self._report(WorkerLeaving(worker_id=worker.worker_id, cause=cause))
 
     def _seen(self, worker: Worker, pod: Pod) -> None:
         self._exists(worker, pod.uid)
@@ -562,6 +586,7 @@ class PodsCore:
                 self._go(worker, State.ENDING)
                 self._inspect(worker)
             case State.EXISTS:
+                self._notice_leaving(worker)
                 problem = pod.problem
                 if not problem and pod.life is Life.PENDING:
                     problem = worker.events
@@ -654,7 +679,7 @@ class PodsCore:
                 pass  # the answer comes too late
 
     def _delete(self, worker: Worker, cause: str) -> None:
-        for kind in (Deadline.STATUS, Deadline.REASON, Deadline.INSPECTION):  # ENDING only
+        for kind in (Deadline.LEAVING, Deadline.STATUS, Deadline.REASON, Deadline.INSPECTION):
             self._timers.cancel(Timer(kind, worker.name))
         self._go(worker, State.DELETING)
         worker.cause = worker.cause or cause
@@ -724,6 +749,10 @@ class PodsCore:
 
     def _overdue(self, worker: Worker, kind: Deadline) -> None:
         match kind:
+            case Deadline.LEAVING:
+                if worker.state is State.EXISTS:
+                    self._go(worker, State.ENDING)
+                    self._inspect(worker)
             case Deadline.STATUS:
                 self._inspect(worker)
             case Deadline.REASON:

@@ -109,6 +109,7 @@ class KubernetesDriver:
                 rate_per_s=self._settings.rate_per_s,
                 burst=max(self._settings.concurrency, 1),
                 concurrency=self._settings.concurrency,
+                template=self._manifests.template,
             )
         )
         self._core_loop: CoreLoop[Event, None, Command] = CoreLoop(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 
 from firesteel.kubernetes.pods.template import HOME, main_container, pod_of
 from firesteel.kubernetes.resources import Object
 from resourcemanager.core.events import WorkerId
-from resourcemanager.kubernetes.pod import ATTEMPT_LABEL, NUMBER_LABEL, WORKER_LABEL
+from resourcemanager.kubernetes.pod import ATTEMPT_LABEL, NUMBER_LABEL, TEMPLATE_LABEL, WORKER_LABEL
 from resourcemanager.kubernetes.settings import KubernetesSettings
 
 
@@ -17,6 +19,9 @@ class Manifests:
     def __init__(self, settings: KubernetesSettings) -> None:
         self._settings = settings
         self._pod = pod_of(settings.pod)
+        content = json.dumps([self._pod, *settings.arguments], sort_keys=True)
+        # Differs between pods that differ in more than their names and labels.
+        self.template = hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def pod(
         self,
@@ -36,6 +41,7 @@ class Manifests:
             ATTEMPT_LABEL: str(attempt),
             NUMBER_LABEL: str(number),
             WORKER_LABEL: worker_id,
+            TEMPLATE_LABEL: self.template,
         }
         if owner is not None:
             metadata["ownerReferences"] = [owner]

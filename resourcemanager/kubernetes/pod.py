@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firesteel.kubernetes.pods.labels import TASK_EXECUTOR, selector_of
-from firesteel.kubernetes.pods.status import Life, end_of, life_of, main_status, problem_of
+from firesteel.kubernetes.pods.status import (
+    Life,
+    end_of,
+    life_of,
+    main_status,
+    node_is_silent,
+    problem_of,
+)
 from firesteel.kubernetes.resources import Object, name_of
 from resourcemanager.core.events import WorkerId
 
 ATTEMPT_LABEL = "firesteel/attempt"
 NUMBER_LABEL = "firesteel/number"
 WORKER_LABEL = "firesteel/worker-id"
+TEMPLATE_LABEL = "firesteel/template"  # a hash of the manifest and the configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,9 @@ class Pod:
     number: int  # within the attempt
     life: Life
     deleting: bool = False  # its deletion was requested
+    leaving: bool = False  # and its TaskExecutor runs until the grace period is over
+    grace_s: float = 0.0
+    template: str = ""
     has_log: bool = False
     node: str = ""
     problem: str = ""  # why it does not start; empty if no reason is known
@@ -32,8 +43,13 @@ class Pod:
 
     @property
     def over(self) -> bool:
-        """Whether its TaskExecutor has ended, or is about to."""
-        return self.deleting or self.life is Life.ENDED
+        """Whether its TaskExecutor has ended, or cannot be reached."""
+        return self.life is Life.ENDED or (self.deleting and not self.leaving)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts against the limit on pods."""
+        return not self.deleting and self.life is not Life.ENDED
 
 
 def selector(cluster_id: str) -> str:
@@ -53,6 +69,8 @@ def read_pod(manifest: Object) -> Pod | None:
     main = main_status(status)
     state = main.get("state") or {}
     life = life_of(status, state)
+    deleting = "deletionTimestamp" in metadata
+    grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0)
     return Pod(
         name=name_of(manifest),
         uid=metadata.get("uid", ""),
@@ -60,7 +78,13 @@ def read_pod(manifest: Object) -> Pod | None:
         attempt=int(attempt),
         number=int(number),
         life=life,
-        deleting="deletionTimestamp" in metadata,
+        deleting=deleting,
+        leaving=deleting
+        and grace_s > 0
+        and life is Life.RUNNING
+        and not node_is_silent(status, main),
+        grace_s=grace_s,
+        template=labels.get(TEMPLATE_LABEL, ""),
         has_log="running" in state or "terminated" in state,
         node=(manifest.get("spec") or {}).get("nodeName") or "",
         problem="" if life is Life.ENDED else problem_of(status),

@@ -20,6 +20,7 @@ from firesteel.kubernetes.pods.settings import (
 from firesteel.kubernetes.resources import DEPLOYMENTS, PODS, REPLICA_SETS, STATEFUL_SETS, Resource
 
 NO_OWNER = "none"
+KILLED_EARLIER_S = 5.0  # a TaskExecutor ends by itself before its grace period is over
 _OWNERS = {each.kind: each for each in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, PODS)}
 
 
@@ -98,6 +99,8 @@ def _arguments(conf: Configuration, security: Mapping[str, str]) -> list[str]:
         if not is_sensitive(key) and not key.startswith("kubernetes.")
     }
     values[options.TM_RPC_PORT.key] = str(conf.get(options.KUBERNETES_TM_PORT))
+    drain_s = max(conf.get(options.KUBERNETES_TM_GRACE) - KILLED_EARLIER_S, 0.0)
+    values.setdefault(options.TM_DRAIN_TIMEOUT.key, f"{drain_s:g} s")
     values.pop(options.BIND_HOST.key, None)
     if conf.get(options.KUBERNETES_RM_ADDRESS):  # TaskExecutors need no Leases
         values[options.HA_TYPE.key] = "none"

@@ -293,6 +293,14 @@ TM_PROCESS_SIZE = _task_executors.option(
     0,
     "Memory of a whole TaskExecutor with its slots; 0: the default profile times its slots.",
 )
+TM_DRAIN_TIMEOUT = _task_executors.option(
+    "taskmanager.drain-timeout",
+    "duration",
+    0.0,
+    "Time after SIGTERM for the driver of the ResourceManager to move the tasks of a TaskExecutor"
+    " away; 0: it ends immediately. In pods, 5 s less than their grace period.",
+    minimum=0,
+)
 TM_CPU_CORES = _task_executors.option(
     "taskmanager.cpu.cores",
     "float",
@@ -1033,8 +1041,9 @@ KUBERNETES_TM_RESOURCES: Option[list[str]] = _kubernetes.option(
 KUBERNETES_TM_GRACE = _kubernetes.option(
     "kubernetes.taskmanager.termination-grace-period",
     "duration",
-    30.0,
-    "Time that a TaskExecutor has to stop before its pod is killed.",
+    120.0,
+    "Time that a TaskExecutor has to stop before its pod is killed. Until then, its tasks move to "
+    "other TaskExecutors.",
     minimum=1,
 )
 KUBERNETES_TM_PORT = _kubernetes.option(

@@ -99,7 +99,7 @@ def end_of(manifest: Object, main: Object) -> str:
     terminated = (main.get("state") or {}).get("terminated")
     if terminated and terminated.get("reason") == OOM_KILLED:
         return _exit(terminated, where, _limit(manifest))
-    if _node_is_silent(status, main):
+    if node_is_silent(status, main):
         return f"is lost: its node {node} does not answer"
     if "deletionTimestamp" in manifest["metadata"]:
         return f"is deleted{where} by someone else (a drain of the node, an eviction or a user)"
@@ -134,7 +134,7 @@ def _limit(manifest: Object) -> str:
     return ""
 
 
-def _node_is_silent(status: Object, main: Object) -> bool:
+def node_is_silent(status: Object, main: Object) -> bool:
     """Whether the control plane has marked a pod whose kubelet last reported it ready."""
     ready = condition(status, "Ready")
     return (

@@ -64,7 +64,7 @@ def test_pods_are_restricted_by_default() -> None:
     spec, main = manifest["spec"], main_container(manifest)
     assert spec["restartPolicy"] == "Never"
     assert spec["automountServiceAccountToken"] is False
-    assert spec["terminationGracePeriodSeconds"] == 30
+    assert spec["terminationGracePeriodSeconds"] == 120
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert main["securityContext"] == {

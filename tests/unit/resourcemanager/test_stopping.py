@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
+from resourcemanager.core.events import WorkerId
 from resourcemanager.core.slots import SlotState
-from tests.slot_manager import WORKER, Harness, executor_id, free, job_id
+from resourcemanager.core.workers import WorkerSpec
+from tests.slot_manager import SLOT, WORKER, Harness, executor_id, free, job_id
+
+ONE_SLOT = WorkerSpec(slots=1, total=SLOT, default_slot=SLOT)
 
 
 def cluster(*names: str, slots: int = 1, **settings: object) -> Harness:
@@ -175,3 +179,87 @@ def test_an_immediate_stop_waits_for_nothing() -> None:
 def test_an_unknown_one_is_refused() -> None:
     (refused,) = stop(cluster(), "one")
     assert isinstance(refused, commands.StopRefused) and refused.unknown
+
+
+def workers(count: int, **settings: object) -> tuple[Harness, list[events.WorkerId]]:
+    """A cluster with this many initial workers, of one slot each, which run."""
+    rm = Harness(worker=ONE_SLOT, initial_workers=count, **settings)
+    rm.start()
+    requested = [each.worker_id for each in rm.sent(commands.RequestWorker)]
+    for worker_id in requested:
+        rm.register(worker_id, 1, worker_id=worker_id)
+    return rm, requested
+
+
+def of_slot(rm: Harness, request: commands.RequestSlot, names: list[events.WorkerId]) -> str:
+    return next(name for name in names if rm.connection(name) == request.connection)
+
+
+def test_a_worker_that_something_else_ends_is_drained_and_replaced() -> None:
+    rm, names = workers(2, max_slots=4)
+    (request,) = run(rm, "job", 1)
+    leaving = of_slot(rm, request, names)
+    rm.handle(events.WorkerLeaving(worker_id=WorkerId(leaving), cause="its node is drained"))
+    (vacate,) = rm.sent(commands.Vacate)
+    assert vacate.task_executor_id == executor_id(leaving) and not vacate.without_slots
+    assert len(rm.sent(commands.RequestWorker)) == 1, "its replacement starts"
+    assert not rm.sent(commands.Shutdown)
+    stop(rm, leaving, request=7)
+    rm.handle(events.StopAbandoned(request=7))
+    assert not rm.sent(commands.VacateWithdrawn), "no caller withdraws it"
+    rm.report(leaving, *free(0))
+    assert [c.connection for c in rm.sent(commands.Shutdown)] == [rm.connection(leaving)]
+    assert [c.worker_id for c in rm.sent(commands.ReleaseWorker)] == [leaving]
+
+
+def test_a_worker_that_leaves_before_it_registers_is_drained_then() -> None:
+    rm = Harness(worker=ONE_SLOT, max_slots=4)
+    rm.start()
+    rm.submit("job", 1)
+    (first,) = rm.sent(commands.RequestWorker)
+    rm.handle(events.WorkerLeaving(worker_id=first.worker_id, cause="its node is drained"))
+    (second,) = rm.sent(commands.RequestWorker)
+    rm.register(first.worker_id, 1, worker_id=first.worker_id)
+    assert not rm.sent(commands.RequestSlot)
+    assert [c.worker_id for c in rm.sent(commands.ReleaseWorker)] == [first.worker_id]
+    rm.register(second.worker_id, 1, worker_id=second.worker_id)
+    assert len(rm.sent(commands.RequestSlot)) == 1
+
+
+def replace_worker(rm: Harness, leaving: str) -> None:
+    """The drained worker ends, and the new one registers."""
+    new = [each.worker_id for each in rm.sent(commands.RequestWorker)]
+    rm.report(leaving, *free(0))
+    new += [each.worker_id for each in rm.sent(commands.RequestWorker)]
+    rm.close(leaving)
+    rm.handle(events.WorkerExited(worker_id=WorkerId(leaving), cause="it was released"))
+    new += [each.worker_id for each in rm.sent(commands.RequestWorker)]
+    (worker_id,) = new
+    rm.register(worker_id, 1, worker_id=worker_id)
+
+
+def test_outdated_workers_are_replaced_one_by_one() -> None:
+    rm, names = workers(2, max_slots=3)
+    (request,) = run(rm, "job", 1)
+    busy = of_slot(rm, request, names)
+    (idle,) = set(names) - {busy}
+    rm.handle(events.WorkersOutdated(worker_ids=tuple(map(WorkerId, names))))
+    assert [c.connection for c in rm.sent(commands.Shutdown)] == [rm.connection(idle)]
+    assert {each.task_executor_id for each in rm.sent(commands.Vacate)} == {executor_id(idle)}
+    rm.close(idle)
+    assert not rm.sent(commands.Vacate), "its replacement has not registered"
+    replaced = [w for w in rm.core.workers.known if w not in names]
+    rm.register(replaced[0], 1, worker_id=replaced[0])
+    (vacate,) = rm.sent(commands.Vacate)
+    assert vacate.task_executor_id == executor_id(busy) and not vacate.without_slots
+    replace_worker(rm, busy)
+    assert rm.core.workers.outdated == set()
+    assert not rm.sent(commands.Vacate) and not rm.sent(commands.Shutdown)
+
+
+def test_at_the_limit_an_outdated_worker_ends_before_its_replacement_starts() -> None:
+    rm, names = workers(1, max_slots=1)
+    run(rm, "job", 1)
+    rm.handle(events.WorkersOutdated(worker_ids=tuple(map(WorkerId, names))))
+    (vacate,) = rm.sent(commands.Vacate)
+    assert vacate.without_slots and not vacate.forced
