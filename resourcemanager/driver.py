@@ -10,7 +10,7 @@ a module next to this one:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +58,9 @@ class WorkerDriver(Protocol):
     def logs(self) -> Sequence[WorkerLogs]:
         """Returns the logs of all workers that this process can read. Reads files; thread-safe."""
 
+    def gauges(self) -> Mapping[str, float]:
+        """Returns the driver's own metrics, by their names without the scope."""
+
 
 class NoDriver:
     """Standalone mode: the SlotManager requests no workers (`Settings.worker` is None)."""
@@ -80,3 +83,6 @@ class NoDriver:
 
     def logs(self) -> Sequence[WorkerLogs]:
         return ()
+
+    def gauges(self) -> Mapping[str, float]:
+        return {}

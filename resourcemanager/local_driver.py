@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -119,6 +119,9 @@ class LocalDriver:
                 )
             )
         return found
+
+    def gauges(self) -> Mapping[str, float]:
+        return {}
 
     def _task_executor_id(self, worker_id: WorkerId, log_path: Path) -> str:
         """Returns the id that the worker's log states near its start, or an empty string."""

@@ -157,6 +157,15 @@ class Shell:
             Sample("flink_jobmanager_taskSlotsTotal", labels, table.total),
             Sample("flink_jobmanager_taskSlotsMissing", labels, self.core.missing),
             Sample("flink_jobmanager_taskSlotsAvailable", labels, table.count(SlotState.FREE)),
+            Sample(
+                "flink_jobmanager_numOutdatedTaskManagers",
+                labels,
+                len(self.core.workers.outdated),
+            ),
+            *(
+                Sample(f"flink_jobmanager_{name}", labels, value)
+                for name, value in self._workers.gauges().items()
+            ),
             *self.core.fence.refusals.samples("flink_jobmanager_", labels),
         ]
 

@@ -46,8 +46,6 @@ class Connection:
     def __init__(self, address: str, conf: Configuration, *, own_cluster: bool = False) -> None:
         self.address = address if is_elected(address) else checked_address(address)
         self.security: ClientSecurity | None = None
-        if conf.get(options.SECURITY_ENABLED):
-            self.security = ClientSecurity(conf, own_cluster=own_cluster)
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
         self._finder: Finder | None = None
@@ -63,6 +61,10 @@ class Connection:
                     from firesteel.client.port_forwards import PortForwards  # imports aiohttp
 
                     self._forwards = PortForwards(address, conf)
+                    conf = self._forwards.secured(conf)
+            if conf.get(options.SECURITY_ENABLED):
+                self.security = ClientSecurity(conf, own_cluster=own_cluster)
+            if self._finder is not None:
                 self.follow()
             else:
                 self._connect(self.address)

@@ -25,6 +25,7 @@ from firesteel.kubernetes.configuration import access_of, cluster_id_of
 from firesteel.kubernetes.errors import KubernetesError, NotFound
 from firesteel.kubernetes.pods.labels import JOB_MANAGER
 from firesteel.kubernetes.resources import LEASES, Object, name_of
+from firesteel.kubernetes.security import cluster_secrets, save_client
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
@@ -70,11 +71,13 @@ class KubernetesCluster:
         is left of them.
         """
         objects = cluster_objects(self.conf, application, task_executors=task_executors)
+        made = cluster_secrets(self.conf)
 
         async def create(cluster: DeployedCluster, client: KubernetesClient) -> Object:
-            return await cluster.create(objects)
+            return await cluster.create([*objects, *made.secrets])
 
         self._run(create)
+        save_client(self.conf, self._access.namespace, made.client)
 
     def wait(self, say: Say) -> None:
         """Returns when a Dispatcher leads, or the application has ended. `say` gets each change of

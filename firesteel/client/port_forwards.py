@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.errors import ClusterUnreachable
 from firesteel.high_availability.kubernetes.offices import LeaseOffices
 from firesteel.kubernetes.client import KubernetesClient
@@ -19,6 +19,7 @@ from firesteel.kubernetes.errors import KubernetesError
 from firesteel.kubernetes.pods.labels import selector_of
 from firesteel.kubernetes.port_forward import PortForward
 from firesteel.kubernetes.resources import PODS, name_of
+from firesteel.kubernetes.security import client_configuration
 
 T = TypeVar("T")
 ANSWER_WITHIN_S = 5.0
@@ -34,6 +35,18 @@ class PortForwards:
         self._open: dict[str, str] = {}  # the local address by that of the master
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    def secured(self, conf: Configuration) -> Configuration:
+        """Returns the configuration with the credentials of this user for the cluster."""
+        named = {
+            options.KUBERNETES_CLUSTER_ID.key: self._cluster_id,
+            options.KUBERNETES_NAMESPACE.key: self._access.namespace,
+        }
+
+        async def read() -> Configuration:
+            return await client_configuration(self._client, conf.with_overrides(named))
+
+        return self._run(read())
 
     def reach(self, address: str) -> str:
         """Returns the address at which this process reaches HOST:PORT of a pod: the same one if

@@ -125,6 +125,10 @@ GROUPS = (
             "taskSlotsTotal": "Slots of all TaskExecutors.",
             "taskSlotsAvailable": "Slots that are free.",
             "taskSlotsMissing": "Slots that jobs require and no free slot can provide.",
+            "numOutdatedTaskManagers": "TaskExecutors in pods with an earlier configuration, which"
+            " are replaced one by one.",
+            "kubernetesPodsAge": "Time since the ResourceManager's list of pods was up to date (s);"
+            " only with pods of Kubernetes.",
             "isLeader": "1 if the process leads, else 0. Has the label `office`: `dispatcher` or"
             " `resource_manager`.",
             "numJobs": "Jobs that the Dispatcher knows, by status. Has the label `status`.",

@@ -26,10 +26,9 @@ from firesteel.common.config.redaction import is_sensitive
 from firesteel.common.security.folder import MASTERS, TASK_EXECUTORS, SecurityFolder
 from firesteel.common.security.keys import TOKENS_VALID_S, Keys
 from firesteel.common.security.roles import ADMINISTRATOR, Role
-from firesteel.errors import FiresteelError
 from firesteel.kubernetes.client import KubernetesClient
 from firesteel.kubernetes.configuration import cluster_id_of
-from firesteel.kubernetes.errors import Forbidden, NotFound
+from firesteel.kubernetes.errors import KubernetesError
 from firesteel.kubernetes.resources import SECRETS as SECRETS_RESOURCE
 from firesteel.kubernetes.resources import Object
 
@@ -92,7 +91,9 @@ def pod_security(conf: Configuration, holder: str) -> PodSecurity:
     `security.directory` provides the keys.
     """
     secret = secret_name(cluster_id_of(conf), holder)
-    reference = {"name": secret, "key": SECRETS, "optional": True}
+    # Without it, masters would use another job store.
+    required = holder == MASTERS and bool(_secret_values(conf, holder))
+    reference = {"name": secret, "key": SECRETS, "optional": not required}
     variables = [{"name": SECRETS, "valueFrom": {"secretKeyRef": reference}}]
     if not conf.get(options.SECURITY_ENABLED):
         return PodSecurity(variables=variables, values={})
@@ -181,13 +182,13 @@ def save_client(conf: Configuration, namespace: str, files: Mapping[str, bytes])
 
 
 def _with_folder(conf: Configuration, path: Path) -> Configuration:
-    """The client reaches the cluster through a loopback port."""
+    """The client may reach the cluster through a loopback port."""
     if not conf.get(options.SECURITY_ENABLED):
         return conf
-    given = conf.get(options.SECURITY_DIRECTORY) or str(path)
-    return conf.with_overrides(
-        {options.SECURITY_DIRECTORY.key: given, options.SECURITY_TLS.key: "always"}
-    )
+    values = {options.SECURITY_DIRECTORY.key: str(path)}
+    if conf.get(options.SECURITY_TLS) == "auto":
+        values[options.SECURITY_TLS.key] = "always"
+    return conf.with_overrides(values)
 
 
 async def read_keys(
@@ -201,29 +202,22 @@ async def read_keys(
 
 
 async def client_configuration(client: KubernetesClient, conf: Configuration) -> Configuration:
-    """Returns the configuration with which this client connects to the cluster on a loopback port.
-    Creates or renews the credentials, if this user may read the Secret of the masters. Else, those
-    of an earlier time, or of `security.directory`, are used.
+    """Returns the configuration with which this client connects to the cluster.
+
+    Creates or renews the credentials of this user, if the user may read the Secret of the masters.
+    Else, those of an earlier time are used, if any, or those that `conf` names.
     """
-    if not conf.get(options.SECURITY_ENABLED) or conf.get(options.SECURITY_DIRECTORY):
-        return _with_folder(conf, Path())
+    given = SecurityFolder(Path(conf.get(options.SECURITY_DIRECTORY) or "/"))
+    if not conf.get(options.SECURITY_ENABLED) or given.is_clients or given.holder:
+        return conf
     namespace = conf.get(options.KUBERNETES_NAMESPACE) or client.namespace
     folder = SecurityFolder(client_directory(conf, namespace))
     try:
         existing = await read_keys(client, conf, namespace)
-    except (Forbidden, NotFound) as error:
-        if folder.is_clients:
-            return _with_folder(conf, folder.path)
-        raise FiresteelError(
-            f"there are no credentials for the cluster {cluster_id_of(conf)} in {folder.path}, and"
-            f" they cannot be created: {error}; an administrator creates a folder of credentials"
-            f" with `firesteel token create NAME --out DIR`, for {options.SECURITY_DIRECTORY.key}"
-        ) from None
+    except KubernetesError:
+        return _with_folder(conf, folder.path) if folder.is_clients else conf
     if "authority.key" not in existing:
-        raise FiresteelError(
-            f"the Secret {secret_name(cluster_id_of(conf), MASTERS)} in namespace {namespace} has"
-            f" no keys: the cluster was started with {options.SECURITY_ENABLED.key}: false"
-        )
+        return conf
     if _is_current(folder, existing):
         return _with_folder(conf, folder.path)
     return save_client(conf, namespace, _files(existing)["client"])

@@ -90,6 +90,7 @@ class KubernetesDriver:
         self._owner: Object | None = None
         self._requests: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._age_s: Callable[[], float] | None = None  # of the snapshot
         self._changed: set[str] = set()  # names, to be read from the snapshot
         self._look: asyncio.TimerHandle | None = None
         self._impediment = ""
@@ -155,6 +156,9 @@ class KubernetesDriver:
             for path in self._logs.glob("*.log")
         ]
 
+    def gauges(self) -> Mapping[str, float]:
+        return {} if self._age_s is None else {"kubernetesPodsAge": self._age_s()}
+
     # ------------------------------------------------------------ its task
 
     async def _run(self) -> None:
@@ -205,6 +209,7 @@ class KubernetesDriver:
                 on_change=self._note,
                 clock=self._clock,
             )
+            self._age_s = self._reflector.age_s
             try:
                 await self._reflector.run()
             except ReflectorStale as error:

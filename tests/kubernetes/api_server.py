@@ -374,7 +374,7 @@ class ApiServer:
             case "scale":
                 return web.json_response(self._scale(request, route, found, verb, body))
             case "eviction":
-                self._evict(found, _options(body.get("deleteOptions"), request.query))
+                self.evict(found, _options(body.get("deleteOptions"), request.query))
                 status = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
                 return web.json_response(status, status=201)
             case "token":
@@ -403,7 +403,7 @@ class ApiServer:
             found = self.registry.patch(*where, scaled, _manager(request))
         return _scale_of(found)
 
-    def _evict(self, pod: Object, options: Object) -> None:
+    def evict(self, pod: Object, options: Object) -> None:
         metadata = pod["metadata"]
         for budget in self.store.all("PodDisruptionBudget", metadata["namespace"]):
             pods, _ = budget_pods(self.registry, budget)

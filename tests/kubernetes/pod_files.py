@@ -71,11 +71,9 @@ class PodFiles:
     def rewritten(self, text: str, container: Object) -> str:
         """Returns the text with the paths of mounts replaced by their places."""
         mounts = [mount["mountPath"].rstrip("/") for mount in container.get("volumeMounts") or ()]
-        for path in sorted({*mounts, SERVICE_ACCOUNT}, key=len, reverse=True):
-            if path:
-                pattern = rf"(?<![\w./-]){re.escape(path)}(?![\w.-])"
-                text = re.sub(pattern, str(self.place(path)).replace("\\", r"\\"), text)
-        return text
+        paths = sorted(filter(None, {*mounts, SERVICE_ACCOUNT}), key=len, reverse=True)
+        pattern = rf"(?<![\w./-])({'|'.join(map(re.escape, paths))})(?![\w.-])"
+        return re.sub(pattern, lambda found: str(self.place(found[1])), text)
 
     # ---- environment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,10 +40,17 @@ class ClientSecurity:
         """
         self._conf = conf
         self._own_cluster = own_cluster
+        self._issued, self._issue_at_s = "", 0.0
 
     def token(self) -> str:
         """Returns the client's token. Raises FiresteelError if it cannot be read."""
         folder = SecurityFolder(security_directory(self._conf))
+        if folder.holder == MASTERS:  # this process runs beside the masters, as an administrator
+            if time.monotonic() >= self._issue_at_s:
+                issuer = self._keys().issuer()
+                self._issued = issuer.issue(ADMINISTRATOR, Role.ADMIN, valid_s=_VALID_S)
+                self._issue_at_s = time.monotonic() + _VALID_S / 2
+            return self._issued
         if self._own_cluster:
             return folder.token()
         if given := os.environ.get(TOKEN_VARIABLE, "").strip():
@@ -56,9 +64,6 @@ class ClientSecurity:
                 ) from None
         if folder.is_clients:
             return folder.token("client.token")
-        if folder.holder == MASTERS:  # this process runs beside the masters, as an administrator
-            issuer = self._keys().issuer()
-            return issuer.issue(ADMINISTRATOR, Role.ADMIN, valid_s=_VALID_S)
         if not (folder.path / "admin.token").exists():
             self._keys()
         return folder.token()

@@ -15,6 +15,8 @@ from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
     WorkerId,
+    WorkerLeaving,
+    WorkersOutdated,
     WorkerStarted,
     WorkerStartFailed,
 )
@@ -172,6 +174,46 @@ def test_a_pod_that_someone_deletes_is_replaced_at_once() -> None:
     k8s.handle(core.PodInspected(name=pod.name))
     assert [type(event) for event in k8s.reports] == [WorkerExited]
     assert k8s.sent(core.DeletePod) == []
+
+
+def leaving(pod: Pod) -> Pod:
+    return replace(pod, deleting=True, leaving=True, grace_s=30.0, end="is deleted by a drain")
+
+
+def test_a_pod_that_someone_deletes_has_its_grace_period_to_move_tasks() -> None:
+    k8s = Harness(pods_max=1)
+    pod = k8s.start(ONE)
+    k8s.see(leaving(pod))
+    cause = f"its pod {pod.name} is deleted by a drain"
+    assert k8s.reports == [WorkerLeaving(worker_id=ONE, cause=cause)]
+    k8s.request(TWO)
+    assert [c.worker_id for c in k8s.sent(core.CreatePod)] == [TWO], "it no longer counts"
+    k8s.see(leaving(pod))
+    assert k8s.reports == []
+    k8s.handle(core.PodReleased(worker_id=ONE))
+    assert k8s.sent(core.DeletePod) == [], "it is deleted already"
+    k8s.see(replace(leaving(pod), leaving=False, life=Life.ENDED))
+    assert [type(event) for event in k8s.reports] == [WorkerExited]
+
+
+def test_a_pod_whose_end_is_not_reported_after_its_grace_period_is_given_up() -> None:
+    k8s = Harness()
+    pod = k8s.start(ONE)
+    k8s.see(leaving(pod))
+    k8s.advance(30.0 + core.LEAVING_PATIENCE_S)
+    (inspect,) = k8s.sent(core.InspectPod)
+    k8s.handle(core.PodInspected(name=inspect.name))
+    assert [type(event) for event in k8s.reports] == [WorkerExited]
+
+
+def test_leaving_and_outdated_pods_are_reported_after_a_failover() -> None:
+    live = replace(earlier(TWO, attempt=2), template="new")
+    k8s = Harness(leaving(earlier(ONE, attempt=1)), live, template="new")
+    assert k8s.reports == [
+        PreviousWorkersFound(worker_ids=(ONE, TWO)),
+        WorkersOutdated(worker_ids=(ONE,)),
+        WorkerLeaving(worker_id=ONE, cause="its pod orders-taskexecutor-1-1 is deleted by a drain"),
+    ]
 
 
 def test_a_pod_created_and_gone_between_two_snapshots_does_not_block() -> None:

@@ -140,6 +140,7 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, Shell]) -> None:
         samples = {name: value for name, _, value in service.metrics({})}
         assert samples == {
             "flink_jobmanager_numRegisteredTaskManagers": 1,
+            "flink_jobmanager_numOutdatedTaskManagers": 0,
             "flink_jobmanager_taskSlotsTotal": 2,
             "flink_jobmanager_taskSlotsAvailable": 0,
             "flink_jobmanager_taskSlotsMissing": 1,
