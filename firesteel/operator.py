@@ -187,6 +187,13 @@ class RuntimeContext(Protocol):
         calls it every second. The last gauge of a name counts.
         """
 
+    def pending_records(self, read: Callable[[], int]) -> None:
+        """Reports the backlog of a source: the records that its subtask could read, but has not
+        read. The autoscaler provides capacity for them, and the metric pendingRecords shows them.
+        Another thread calls `read` every second.
+        """
+        self.show_topics(lambda: TopicProgress(pending_records=read()))
+
     def show_topics(self, read: Callable[[], TopicProgress]) -> None:
         """Shows the progress of an operator that reads or writes topics: in `firesteel show`, on
         the dashboard and as metrics. Another thread calls `read` every second.

@@ -8,8 +8,9 @@ import structlog
 
 from firesteel.common.ids import IdSource
 from jobmaster.core import events
-from jobmaster.core.autoscaler import Autoscaler, AutoscalerSettings, VertexLoad
+from jobmaster.core.autoscaler import Assessment, Autoscaler, AutoscalerSettings, VertexLoad
 from jobmaster.core.core import JobMasterCore
+from jobmaster.core.execution_graph import ExecutionJobVertex
 from jobmaster.series import Attempt, Sample
 
 _log = structlog.get_logger(__name__)
@@ -43,34 +44,50 @@ class Autoscaling:
             return
         parallelism = {v.vertex.vertex_id: v.parallelism for v in core.graph.vertices}
         loads = {
-            vertex_id: _load(
-                samples[vertex_id],
-                attempts.get(vertex_id, ()),
-                source=not core.graph.inputs_of(vertex_id),
-            )
-            for vertex_id in parallelism
-            if vertex_id in samples
+            vertex.vertex.vertex_id: self._load(vertex, samples[v], attempts.get(v, ()))
+            for vertex in core.graph.vertices
+            if (v := vertex.vertex.vertex_id) in samples
         }
         decision = self._autoscaler.observe(loads, parallelism, now)
-        if decision is None:
+        if decision is None or not self._settings.enabled:
             return
         self._autoscaler.interrupted()  # it is not repeated before it is measured again
-        text = "; ".join(decision.reasons)
-        dry_run = self._settings.dry_run
+        text, acts = "; ".join(decision.reasons), self._settings.acts
         if text != self.decided:
-            _log.info("the autoscaler decides", decision=text, dry_run=dry_run)
-        self.decided = f"{text} (dry run)" if dry_run else text
-        if not dry_run:
+            _log.info("the autoscaler decides", decision=text, dry_run=not acts)
+        self.decided = text if acts else f"{text} (dry run)"
+        if acts:
             by_vertex = {str(v): number for v, number in decision.by_vertex.items()}
-            self._post(events.RescaleRequested(request=self._ids.next(), by_vertex=by_vertex))
+            self._post(
+                events.RescaleRequested(
+                    request=self._ids.next(), by_vertex=by_vertex, reason=f"autoscaler: {text}"
+                )
+            )
 
+    def explain(self, now: float) -> tuple[Assessment, ...]:
+        """Returns the autoscaler's conclusions from the measurements so far."""
+        return self._autoscaler.explain(now)
 
-def _load(sample: Sample, attempts: Sequence[Attempt], *, source: bool) -> VertexLoad:
-    values = sample.values
-    records_in, records_out = values["records_in"], values["records_out"]
-    topics = [topic for a in attempts for topic in a.metrics.topics.values()]
-    return VertexLoad(
-        records_per_s=max(records_in, records_out) if source else records_in,
-        busy=values["busy"],
-        pending=float(sum(t.pending_records for t in topics)) if source and topics else None,
-    )
+    def _load(
+        self, vertex: ExecutionJobVertex, sample: Sample, attempts: Sequence[Attempt]
+    ) -> VertexLoad:
+        values, splits = sample.values, None
+        records_in, records_out = values["records_in"], values["records_out"]
+        source = not self._core.graph.inputs_of(vertex.vertex.vertex_id)
+        coordinators = self._core.coordinators
+        backlog = coordinators.backlog(vertex.vertex) if source else {}
+        pending: float | None = backlog.get("pendingRecords")
+        if topics := [t for a in attempts for t in a.metrics.topics.values()] if source else []:
+            pending = float(sum(topic.pending_records for topic in topics))
+        if pending is None:
+            splits = backlog.get("unassignedSplits")
+        return VertexLoad(
+            records_per_s=max(records_in, records_out) if source else records_in,
+            busy=values["busy"],
+            back_pressured=values["back_pressured"],
+            pending=pending,
+            pending_splits=splits,
+            assigned_splits=sum(coordinators.assigned(each.current) for each in vertex.vertices)
+            if splits is not None
+            else 0,
+        )

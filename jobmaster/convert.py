@@ -27,6 +27,7 @@ from firesteel.common.ids import (
 )
 from firesteel.common.job_graph import JobEdge
 from firesteel.common.operator_messages import FromOperator, OperatorMessage
+from firesteel.common.rescales import Rescale
 from firesteel.common.rpc.convert import EDGE, ERROR
 from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES, RemoteProtocolError, check_size
 from firesteel.common.rpc.mapping import Envelope, Kind, Wire
@@ -50,6 +51,7 @@ class JobHistory(NamedTuple):
     statuses: tuple[StatusChange, ...] = ()
     failures: tuple[Failure, ...] = ()
     warnings: tuple[str, ...] = ()
+    rescales: tuple[Rescale, ...] = ()
 
 
 STATUS_CHANGE = Wire(StatusChange, job_master_pb2.StatusChange)
@@ -57,7 +59,10 @@ HISTORY = Wire(JobHistory, job_master_pb2.JobHistory)
 
 
 def brief_history(
-    statuses: Sequence[StatusChange], failures: Iterable[Failure], warnings: Iterable[str] = ()
+    statuses: Sequence[StatusChange],
+    failures: Iterable[Failure],
+    warnings: Iterable[str] = (),
+    rescales: Iterable[Rescale] = (),
 ) -> JobHistory:
     """Bounded: the first status and the last ones, and the beginnings of tracebacks."""
     kept = statuses
@@ -70,6 +75,7 @@ def brief_history(
             for failure in failures
         ),
         tuple(warnings),
+        tuple(rescales),
     )
 
 

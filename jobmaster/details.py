@@ -10,7 +10,7 @@ from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.common.config.redaction import redacted
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobVertex
-from firesteel.common.rpc.convert import ERROR, state_number
+from firesteel.common.rpc.convert import ERROR, RESCALE, state_number
 from firesteel.common.rpc.job_details import vertex_details
 from firesteel.plan.fusion import fused
 from jobmaster.checkpoint_details import checkpoint_details
@@ -59,6 +59,7 @@ def job_details(
         checkpoints=checkpoint_details(core, now, subtasks=False),
         warnings=core.job.warnings,
         configuration=redacted(graph.job_graph.config),
+        rescales=map(RESCALE.encode, reversed(core.job.rescales.records)),
     )
 
 

@@ -260,6 +260,7 @@ class JobMasterProcess:
             statuses=_statuses(start),
             failures=_history(start).failures,
             warnings=_history(start).warnings,
+            rescales=_history(start).rescales,
             parallelism=PARALLELISM.decode(start.parallelism),
         )
         job = RunningJob(

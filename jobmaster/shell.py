@@ -27,7 +27,7 @@ from firesteel.common.inspections import TaskInspection
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
-from firesteel.common.rpc.convert import state_number
+from firesteel.common.rpc.convert import ASSESSMENT, state_number
 from firesteel.common.rpc.errors import MessageTooLarge
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.core_loop import CoreLoop
@@ -157,7 +157,7 @@ class RunningJob:
         same = self._handover.parallelism_version == start.parallelism.version
         self._adopts = start.handover if start.reconciles and same else b""
         self._reported_version: object = None
-        self._reported_history = (0, 0, 0)  # numbers of its statuses, failures and warnings
+        self._reported_history = (0, 0, 0, 0)  # versions of its parts
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
@@ -262,6 +262,8 @@ class RunningJob:
         """Returns once all tasks run with the new parallelism. Raises InvalidRescale, or
         FiresteelError if the parallelism is unchanged.
         """
+        if asked.dry_run and not asked.parallelism and not asked.by_vertex:
+            return self._explained()
         request = self._ids.next()
         answer = self._rescales[request] = asyncio.get_running_loop().create_future()
         self.post(
@@ -271,6 +273,7 @@ class RunningJob:
                 by_vertex=dict(asked.by_vertex),
                 lower_bounds=dict(asked.lower_bounds),
                 timeout_s=asked.timeout_s,
+                dry_run=asked.dry_run,
             )
         )
         try:
@@ -284,6 +287,27 @@ class RunningJob:
         return job_master_pb2.RescaleJobResponse(
             before=convert.parallelism(answered.before),
             after=convert.parallelism(answered.after, version),
+            tasks=answered.tasks,
+            missing_slots=answered.missing_slots,
+        )
+
+    def _explained(self) -> job_master_pb2.RescaleJobResponse:
+        """Returns the autoscaler's conclusions, and the parallelism that it would request."""
+        settings = self._settings.autoscaler
+        if self._autoscaling is None or settings is None or self._settings.checkpoints is None:
+            raise FiresteelError(
+                f"the autoscaler cannot change job {self.job_id}: it must be a stream with"
+                f" checkpoints ({options.CHECKPOINT_INTERVAL.key})"
+            )
+        found = self._autoscaling.explain(self._clock.monotonic())
+        before = dict(self.core.job.parallelism.applied.by_vertex)
+        groups = {each.vertex_id: each.decided for each in found if each.decided}
+        return job_master_pb2.RescaleJobResponse(
+            before=convert.parallelism(before),
+            after=convert.parallelism({**before, **groups}),
+            assessments=map(ASSESSMENT.encode, found),
+            window_s=settings.window_s,
+            autoscaled=settings.acts,
         )
 
     async def inspect(self, asked: TaskInspection) -> commands.AnswerInspection:
@@ -563,11 +587,12 @@ class RunningJob:
         """Returns the history; empty if it is unchanged since the last report, which arrived."""
         statuses, exceptions = self.core.graph.timestamps, self.core.exceptions
         warnings = self.core.job.warnings
-        version = (len(statuses), exceptions.version, len(warnings))
+        rescales = self.core.job.rescales
+        version = (len(statuses), exceptions.version, len(warnings), rescales.version)
         if version == self._reported_history and not again:
             return b""
         self._reported_history = version
-        history = convert.brief_history(statuses, exceptions.failures, warnings)
+        history = convert.brief_history(statuses, exceptions.failures, warnings, rescales.records)
         return convert.HISTORY.encode(history).SerializeToString(deterministic=True)
 
     def _handed_over(self) -> bytes:

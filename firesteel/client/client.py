@@ -66,7 +66,13 @@ from firesteel.common.rpc.access_messages import (
     CreatedToken,
     TokenDescription,
 )
-from firesteel.common.rpc.convert import FLAME_GRAPH, JOB_GRAPH, SAMPLED_ROWS, TASK_INSPECTION
+from firesteel.common.rpc.convert import (
+    ASSESSMENT,
+    FLAME_GRAPH,
+    JOB_GRAPH,
+    SAMPLED_ROWS,
+    TASK_INSPECTION,
+)
 from firesteel.common.rpc.job_logs import LINE
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
@@ -277,9 +283,11 @@ class Client:
         *,
         vertices: Mapping[str, int] | None = None,
         timeout_s: float | None = None,
+        dry_run: bool = False,
     ) -> Rescaled:
         """Changes the parallelism of a running job, which restarts from a checkpoint taken for it.
-        Returns once all tasks run with it.
+        Returns once all tasks run with it. With `dry_run`, only checks the request; without a
+        parallelism, returns what the autoscaler concludes from its measurements.
 
         `parallelism` applies to all operators whose parallelism the program does not set. The keys
         of `vertices` are names, ids, or names or uids of their operators. Additional slots are
@@ -293,6 +301,7 @@ class Client:
             parallelism=0 if parallelism is None else parallelism,
             by_vertex=vertices or {},
             timeout_s=timeout_s or 0.0,
+            dry_run=dry_run,
         )
         try:  # takes as long as it takes
             rescaled = self._by_leader(lambda: self._dispatcher.RescaleJob(request))
@@ -302,7 +311,15 @@ class Client:
                 f" `firesteel show {job_id}` shows which"
             )
             raise self._broken_off(error, unknown) from None
-        return Rescaled(dict(rescaled.before.by_vertex), dict(rescaled.after.by_vertex))
+        return Rescaled(
+            dict(rescaled.before.by_vertex),
+            dict(rescaled.after.by_vertex),
+            rescaled.tasks,
+            rescaled.missing_slots,
+            tuple(map(ASSESSMENT.decode, rescaled.assessments)),
+            rescaled.window_s,
+            rescaled.autoscaled,
+        )
 
     def dispose_savepoint(self, path: str) -> None:
         """Deletes a savepoint. Raises FiresteelError if it is none, or a job still needs it."""

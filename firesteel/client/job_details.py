@@ -14,6 +14,7 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel.common.machines import MachineUsage
+from firesteel.common.rescales import Assessment, Rescale
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc.convert import summed
 from firesteel.common.rpc.mapping import Codec, Wire
@@ -182,6 +183,12 @@ class Rescaled(NamedTuple):
 
     before: Mapping[str, int]
     after: Mapping[str, int]
+    # Of a dry run:
+    tasks: int = 0  # that would restart
+    missing_slots: int = 0  # that the job would need in addition
+    assessments: tuple[Assessment, ...] = ()  # the autoscaler's
+    window_s: float = 0.0  # over which it measures
+    autoscaled: bool = False  # it changes the job
 
     @property
     def changes(self) -> dict[str, tuple[int, int]]:
@@ -245,6 +252,7 @@ class JobDetails:
     owner: str = ""  # the name of who submitted it; empty: not known
     configuration: Mapping[str, str] = field(default_factory=dict)  # its own, without secrets
     scaling: str = ""  # the last decision of its autoscaler; empty: none
+    rescales: tuple[Rescale, ...] = ()  # the last changes of its parallelism, newest first
 
     @property
     def states(self) -> Counter[ExecutionState]:

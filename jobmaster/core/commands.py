@@ -279,6 +279,8 @@ class AnswerRescale:
     after: Mapping[VertexId, int] = field(default_factory=dict)
     problem: str = ""  # why the parallelism is unchanged; empty: all tasks run with the new one
     invalid: bool = False  # the request has no meaning for this job
+    tasks: int = 0  # of a dry run: that would restart
+    missing_slots: int = 0  # of a dry run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class JobMasterCore:
         self._hosts: dict[TaskExecutorId, str] = {}
         self._reported: tuple[object, object] = (
             (JobStatus.INITIALIZING, None),
-            (self.graph.version, len(job.warnings)),
+            (self.graph.version, len(job.warnings), 0),
         )
 
     # ---- the core's interface
@@ -341,7 +341,7 @@ class JobMasterCore:
         commands += job.free(self.pool.take_left(), "its TaskExecutor is to stop")
         reported = (
             (self.graph.status, self.found_version),
-            (self.graph.version, len(job.warnings)),
+            (self.graph.version, len(job.warnings), job.rescales.version),
         )
         if reported[0] != self._reported[0]:
             commands.append(job.report_status())

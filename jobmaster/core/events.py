@@ -268,6 +268,8 @@ class RescaleRequested:
     # As `by_vertex`. If set, that has upper bounds, between which the slots decide.
     lower_bounds: Mapping[str, int] = field(default_factory=dict)
     timeout_s: float = 0.0  # how long to wait for additional slots; 0: slot.request.timeout
+    reason: str = ""  # of the autoscaler, in words for users
+    dry_run: bool = False  # the answer says what would change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

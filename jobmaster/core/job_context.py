@@ -35,6 +35,7 @@ from jobmaster.core.failover.restart_strategy import new_strategy
 from jobmaster.core.failover.strategy import Failover, check_individual
 from jobmaster.core.parallelism import JobParallelism
 from jobmaster.core.partitions import Partitions
+from jobmaster.core.rescale_history import RescaleHistory
 from jobmaster.core.scheduling.scheduler import Scheduler
 from jobmaster.core.scheduling.strategies import SchedulingStrategy, scheduling_strategy
 from jobmaster.core.settings import JobSettings
@@ -131,6 +132,7 @@ class JobContext:
             self.now_ms,
         )
         self.parallelism = JobParallelism(job_graph, recovery.parallelism, settings.elastic.mode)
+        self.rescales = RescaleHistory(recovery.rescales, self.parallelism.stored.by_vertex, now_ms)
         self._collected = recovery.collected
         self.warnings = dict.fromkeys(recovery.warnings)  # in order
         self.restarts = 0  # of the whole job and of regions

@@ -15,12 +15,14 @@ The core owns this object and calls `advance` after every event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from firesteel.common.checkpoints.fits import CannotRestore, check_fits
 from firesteel.common.ids import VertexId
+from firesteel.common.rescales import Rescale, StageEntered, TriggerCause
 from jobmaster.core import events
 from jobmaster.core.commands import AnswerRequest, AnswerRescale, Command, log
 from jobmaster.core.elasticity import Elasticity, ElasticSettings, fitted
@@ -84,18 +86,57 @@ class Rescaling:
             return [AnswerRescale(request=event.request, problem=str(problem), invalid=True)]
         if why := self._impossible(phase):
             return [AnswerRescale(request=event.request, problem=why)]
-        if after == before and (lower, after) == (stored.lower, stored.upper):
-            return [AnswerRescale(request=event.request, before=before, after=after)]
+        if event.dry_run or (after == before and (lower, after) == (stored.lower, stored.upper)):
+            return [self._answer_unchanged(event.request, before, after)]
         elastic = lower != after
         timeout_s = self._elastic.fewer_after_s if elastic else self._slot_timeout_s
         timeout_s = event.timeout_s or timeout_s
-        self._rescale = _Rescale(
+        rescale = _Rescale(
             event.request, before, after, now + timeout_s, timeout_s, lower, dict(after)
         )
+        self._begin(rescale, TriggerCause.UPDATE_REQUIREMENT, now, event.reason)
         job.pool.keeps_idle = True
         job.pool.reserve_nothing()
         job.slot_wait.explain("")
-        return [log("info", "the job is to be rescaled", parallelism=self._changes())]
+        because = {"reason": event.reason} if event.reason else {}
+        return [log("info", "the job is to be rescaled", parallelism=self._changes(), **because)]
+
+    def _answer_unchanged(
+        self, request: str, before: Mapping[VertexId, int], after: Mapping[VertexId, int]
+    ) -> AnswerRescale:
+        """Nothing changes; the answer says what a change would need."""
+        job = self._job
+        target = job.graph.job_graph.with_parallelism(after)
+        missing = Counter(profile for _, profile in slot_profiles(target.vertices))
+        return AnswerRescale(
+            request=request,
+            before=before,
+            after=after,
+            tasks=len(job.graph.attempts) if after != before else 0,
+            missing_slots=(missing - job.pool.requirements_held).total(),
+        )
+
+    def _begin(
+        self, rescale: _Rescale, trigger: TriggerCause, now: float, reason: str = ""
+    ) -> None:
+        job = self._job
+        self._rescale = rescale
+        record = Rescale(
+            rescale_id=rescale.request or job.ids.next(),
+            number=job.rescales.next_number,
+            trigger=trigger,
+            before=rescale.before,
+            after=rescale.after,
+            lower=rescale.lower,
+            upper=rescale.upper,
+            stages=(StageEntered(rescale.stage.name, job.now_ms(now)),),
+            reason=reason,
+        )
+        job.rescales.begun(record)
+
+    def _enter(self, rescale: _Rescale, stage: _Stage, now: float) -> None:
+        rescale.stage = stage
+        self._job.rescales.entered(stage.name, rescale.after, self._job.now_ms(now))
 
     def _lower_bounds(
         self, event: events.RescaleRequested, upper: Mapping[VertexId, int]
@@ -194,7 +235,7 @@ class Rescaling:
                 return phase, self._end(now)  # only the bounds have changed
             case _Stage.STORING:
                 self._elasticity.changed(now)
-                rescale.stage = _Stage.RESTARTING
+                self._enter(rescale, _Stage.RESTARTING, now)
                 return phase.rescale(job, now)
             case _Stage.RESTARTING if self._not_applied(rescale) and (phase.runs or phase.waits):
                 return phase.rescale(job, now)  # slots have come before it was stored
@@ -220,8 +261,8 @@ class Rescaling:
             rescale.after = fit
             pool.reserve_nothing()
         if rescale.after == job.parallelism.applied.by_vertex:
-            return self._store(rescale)
-        rescale.stage = _Stage.CHECKPOINT
+            return self._store(rescale, now)
+        self._enter(rescale, _Stage.CHECKPOINT, now)
         rescale.checkpoint_request = rescale.request or job.ids.next()
         request = events.CheckpointRequested(request=rescale.checkpoint_request, rescales=True)
         begun = self.take_answers(job.checkpoints.request(request, now))
@@ -252,10 +293,10 @@ class Rescaling:
             check_fits(job.graph.job_graph.with_parallelism(rescale.after), latest.operators)
         except CannotRestore as problem:
             return self._end(now, str(problem))
-        return self._store(rescale)
+        return self._store(rescale, now)
 
-    def _store(self, rescale: _Rescale) -> list[Command]:
-        rescale.stage = _Stage.STORING
+    def _store(self, rescale: _Rescale, now: float) -> list[Command]:
+        self._enter(rescale, _Stage.STORING, now)
         store = self._job.parallelism.store(rescale.after, rescale.lower, rescale.upper)
         rescale.version = store.version
         return [store]
@@ -300,10 +341,12 @@ class Rescaling:
         if waits and not self._restorable(fit):
             return []
         pool.reserve_nothing()
-        self._rescale = rescale = _Rescale("", before, fit, now, 0.0, stored.lower, stored.upper)
+        rescale = _Rescale("", before, fit, now, 0.0, stored.lower, stored.upper)
+        cause = TriggerCause.NEW_RESOURCE_AVAILABLE if runs else TriggerCause.RECOVERABLE_FAILOVER
+        self._begin(rescale, cause, now)
         text = "the job follows the slots that there are"
         followed = log("info", text, parallelism=self._changes())
-        return [followed, *(self._store(rescale) if waits else ())]
+        return [followed, *(self._store(rescale, now) if waits else ())]
 
     def _restorable(self, by_vertex: Mapping[VertexId, int]) -> bool:
         """Whether the latest checkpoint, if there is one, can be restored with this parallelism."""
@@ -349,6 +392,7 @@ class Rescaling:
         assert rescale is not None
         changes = self._changes()
         self._rescale = None
+        job.rescales.ended(job.graph.status, problem, job.now_ms(now))
         job.pool.keeps_idle = self._elastic.enabled
         self._elasticity.changed(now)
         ended = job.checkpoints.release(now)

@@ -34,7 +34,7 @@ class JobSettings:
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
     elastic: ElasticSettings = ElasticSettings()
-    autoscaler: AutoscalerSettings | None = None  # None: the job's parallelism is not automatic
+    autoscaler: AutoscalerSettings | None = None  # None: of a batch job
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
     # Passed to slots: hashmap; paged, which is hashmap with paged column state; or rocksdb.
     state_backend: str = "hashmap"
@@ -76,10 +76,9 @@ def _state_backend_from(conf: Configuration, *, batch: bool) -> str:
     return conf.get(options.STATE_BACKEND)
 
 
-def _autoscaler_from(conf: Configuration) -> AutoscalerSettings | None:
-    if not conf.get(options.AUTOSCALER):
-        return None
+def _autoscaler_from(conf: Configuration) -> AutoscalerSettings:
     return AutoscalerSettings(
+        enabled=conf.get(options.AUTOSCALER),
         dry_run=conf.get(options.AUTOSCALER_DRY_RUN),
         utilization=conf.get(options.AUTOSCALER_UTILIZATION),
         boundary=conf.get(options.AUTOSCALER_BOUNDARY),

@@ -30,6 +30,7 @@ from firesteel.client.job_details import (
     OperatorDetails,
     Vertex,
 )
+from firesteel.common.rescales import Rescale
 from firesteel.common.states import JobStatus
 
 SERIES_KEPT_S = 1.0
@@ -117,6 +118,8 @@ def job(details: JobDetails, now_ms: int) -> Json:
         ],
         "waiting_for": details.waiting_for or None,
         "warnings": list(details.warnings),
+        "autoscaler": details.scaling or None,
+        "rescales": [rescale(each) for each in details.rescales],
         "configuration": dict(details.configuration),
         "bottleneck": _bottleneck(details),
         "vertices": [
@@ -132,6 +135,20 @@ def job(details: JobDetails, now_ms: int) -> Json:
             for vertex in details.vertices
             for source in vertex.input_vertex_ids
         ],
+    }
+
+
+def rescale(each: Rescale) -> Json:
+    return {
+        "id": each.rescale_id,
+        "trigger": each.trigger.name,
+        "state": each.outcome.terminal_state or each.stages[-1].name,
+        "start_ms": each.start_ms,
+        "end_ms": each.end_ms or None,
+        "before": dict(each.before),
+        "after": dict(each.after),
+        "reason": each.reason or None,
+        "problem": each.problem or None,
     }
 
 

@@ -17,18 +17,16 @@ from dispatcher.rest.flink.shown import (
     metrics_answer,
     now_ms,
     selected,
-    summary,
 )
 from dispatcher.rest.flink.vertices import endpoint_of, vertex_overview
 from dispatcher.rest.gateway import Gateway
-from dispatcher.rest.requests import Handler, Refusal, count_of
+from dispatcher.rest.requests import Handler, count_of
 from firesteel.client.job_details import Attempt, JobDetails, JobOverview
 from firesteel.common.config import Configuration, options, restart_strategy
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
 _DEFAULT_EXCEPTIONS = 20
-_NO_RESCALES = {"inProgress": 0, "completed": 0, "failed": 0, "ignored": 0}
 
 
 class JobRoutes:
@@ -49,11 +47,6 @@ class JobRoutes:
             "GET /jobs/{job}/execution-result": self._execution_result,
             "GET /jobs/{job}/metrics": self._metrics,
             "GET /jobs/{job}/resource-requirements": self._resource_requirements,
-            "GET /jobs/{job}/rescales/config": self._rescales_config,
-            "GET /jobs/{job}/rescales/history": self._rescales_history,
-            "GET /jobs/{job}/rescales/overview": self._rescales_overview,
-            "GET /jobs/{job}/rescales/summary": self._rescales_summary,
-            "GET /jobs/{job}/rescales/details/{rescale}": self._rescale,
         }
 
     async def _job_ids(self, request: web.Request) -> web.Response:
@@ -125,31 +118,6 @@ class JobRoutes:
                 for vertex in details.vertices
             }
         )
-
-    # ---- rescaling, which jobs do not do
-
-    async def _rescales_config(self, request: web.Request) -> web.Response:
-        await self._gateway.details(request)
-        return answer(rescales_config())
-
-    async def _rescales_history(self, request: web.Request) -> web.Response:
-        await self._gateway.details(request)
-        return answer([])
-
-    async def _rescales_overview(self, request: web.Request) -> web.Response:
-        await self._gateway.details(request)
-        latest = {"completed": None, "failed": None, "ignored": None}
-        return answer({"rescalesCounts": _NO_RESCALES, "latest": latest})
-
-    async def _rescales_summary(self, request: web.Request) -> web.Response:
-        await self._gateway.details(request)
-        kinds = ("rescales", "completedRescales", "failedRescales", "ignoredRescales")
-        durations = {f"{kind}DurationStatsInMillis": summary([]) for kind in kinds}
-        return answer({"rescalesCounts": _NO_RESCALES, **durations})
-
-    async def _rescale(self, request: web.Request) -> web.Response:
-        details = await self._gateway.details(request)
-        raise Refusal(404, f"job {details.job_id} has not been rescaled")
 
 
 def job_ids(jobs: Sequence[JobOverview]) -> Json:
@@ -244,20 +212,6 @@ def job_config(details: JobDetails, configuration: Configuration) -> Json:
             "object-reuse-mode": False,
             "user-config": dict(details.configuration),
         },
-    }
-
-
-def rescales_config() -> Json:
-    return {
-        "rescaleHistoryMax": 0,
-        "schedulerExecutionMode": None,
-        "submissionResourceWaitTimeoutInMillis": 0,
-        "submissionResourceStabilizationTimeoutInMillis": 0,
-        "slotIdleTimeoutInMillis": 0,
-        "executingCooldownTimeoutInMillis": 0,
-        "executingResourceStabilizationTimeoutInMillis": 0,
-        "maximumDelayForTriggeringRescaleInMillis": 0,
-        "rescaleOnFailedCheckpointCount": 0,
     }
 
 

@@ -11,6 +11,7 @@ from dispatcher.rest.flink.cluster import ClusterRoutes
 from dispatcher.rest.flink.inspections import FlinkInspectionRoutes
 from dispatcher.rest.flink.job_manager import JobManagerRoutes
 from dispatcher.rest.flink.jobs import JobRoutes
+from dispatcher.rest.flink.rescales import RescaleRoutes
 from dispatcher.rest.flink.task_managers import TaskManagerRoutes
 from dispatcher.rest.flink.vertices import VertexRoutes
 from dispatcher.rest.gateway import Gateway
@@ -21,6 +22,7 @@ _GROUPS = (
     ClusterRoutes,
     ApplicationRoutes,
     JobRoutes,
+    RescaleRoutes,
     VertexRoutes,
     CheckpointRoutes,
     ActionRoutes,

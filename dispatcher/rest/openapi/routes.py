@@ -70,6 +70,17 @@ _VERTEX = {
     "state_bytes": maybe(int),
     "operators": [_OPERATOR],
 }
+_RESCALE = {
+    "id": _ID,
+    "trigger": str,
+    "state": str,
+    "start_ms": int,
+    "end_ms": maybe(int),
+    "before": {str: int},
+    "after": {str: int},
+    "reason": maybe(str),
+    "problem": maybe(str),
+}
 _JOB = {
     "id": _ID,
     "name": str,
@@ -81,6 +92,8 @@ _JOB = {
     "entered": [{"status": str, "timestamp_ms": int}],
     "waiting_for": maybe(str),
     "warnings": [str],
+    "autoscaler": maybe(str),
+    "rescales": [_RESCALE],
     "configuration": {str: str},
     "bottleneck": maybe(
         {"vertex_id": _ID, "sentence": str, "evidence": [str], "advice": str, "page": str}

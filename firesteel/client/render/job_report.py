@@ -14,6 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from firesteel.client.job_details import Attempt, JobDetails, Vertex
+from firesteel.client.render.scaling import rescales
 from firesteel.client.render.tables import (
     PLAIN_WIDTH,
     clock,
@@ -33,6 +34,7 @@ from firesteel.errors import ErrorInfo
 from firesteel.plan.fusion import fused
 
 _FAILS = frozenset({JobStatus.FAILED, JobStatus.FAILING, JobStatus.RESTARTING})
+_FEW_RESCALES = 3  # are shown without --full
 _WIDE = 115  # from this width on, tables have all their columns
 
 
@@ -74,6 +76,11 @@ def job(
             yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2), expand=False)
             for part in topics(vertex, full=full):
                 yield Padding(part, (0, 0, 0, 2), expand=False)
+    if details.rescales:
+        yield ""
+        yield Text("Rescales, newest first", style="bold")
+        names = {vertex.vertex_id: vertex.name for vertex in details.vertices}
+        yield rescales(details.rescales[: None if full else _FEW_RESCALES], names)
     if full and (table := _choices(details.vertices)).row_count:
         yield ""
         yield Text("How operators run", style="bold")

@@ -29,7 +29,8 @@ def topics(vertex: Vertex, *, full: bool) -> Iterator[RenderableType]:
 
 def _summary(progress: TopicProgress) -> str:
     if not progress.assigned_partitions:
-        return "no partitions"
+        pending = progress.pending_records
+        return f"{counted(pending, 'record')} pending" if pending else "no partitions"
     parts = [counted(progress.assigned_partitions, "partition")]
     parts.append(f"lag {counted(progress.pending_records, 'record')}")
     if progress.assigned_partitions > 1:

@@ -11,6 +11,7 @@ from firesteel._proto import (
     executor_pb2,
     inspections_pb2,
     job_graph_pb2,
+    job_master_pb2,
     resource_manager_pb2,
     tasks_pb2,
 )
@@ -32,6 +33,7 @@ from firesteel.common.job_graph import (
 )
 from firesteel.common.machines import MachineUsage
 from firesteel.common.operator_messages import HeldSplit, OperatorEvent
+from firesteel.common.rescales import Assessment, Rescale
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.security.job_keys import JobKeys
@@ -113,6 +115,8 @@ BLOB = Wire(Blob, common_pb2.BlobRef)
 JOB_GRAPH = Wire(JobGraph, job_graph_pb2.JobGraph)
 VERTEX = Wire(JobVertex, job_graph_pb2.JobVertex)
 EDGE = Wire(JobEdge, job_graph_pb2.JobEdge)
+ASSESSMENT = Wire(Assessment, job_master_pb2.Assessment)
+RESCALE = Wire(Rescale, job_master_pb2.Rescale)
 JOB_KEYS = Wire(JobKeys, executor_pb2.JobKeys)
 SLOT_STATUS = Wire(SlotStatus, resource_manager_pb2.SlotStatus)
 PARTITION_ID = Wire(ResultPartitionId, tasks_pb2.PartitionId)

@@ -71,5 +71,6 @@ def without_tasks(
         end_ms=end_ms,
         waiting_for=waiting_for,
         warnings=earlier.warnings,
+        rescales=reversed(earlier.rescales),
         configuration=redacted(graph.config) if graph is not None else {},
     )

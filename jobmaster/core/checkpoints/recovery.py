@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.rescales import Rescale
 from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
@@ -36,10 +37,11 @@ class Recovery:
     verdict: Verdict | None = None  # on the job's current failure; None: it is not failing
     # The number of stored chunks of each attempt, by collect sink.
     collected: Mapping[OperatorId, Mapping[AttemptId, int]] = field(default_factory=dict)
-    # The job's statuses, failures and warnings so far, oldest first.
+    # The job's statuses, failures, warnings and rescales so far, oldest first.
     statuses: Sequence[StatusChange] = ()
     failures: Sequence[Failure] = ()
     warnings: Sequence[str] = ()
+    rescales: Sequence[Rescale] = ()
     parallelism: Parallelism = field(default_factory=Parallelism)  # stored; the graph has it
     claimed: CompleteCheckpoint | None = None  # taken by another job; owned by this one from now on
 

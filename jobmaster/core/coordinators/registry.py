@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, OperatorId
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.job_graph import JobGraph, JobVertex
 from firesteel.common.operator_messages import (
     HeldSplit,
     OperatorMessage,
@@ -279,6 +279,11 @@ class Coordinators:
             for operator_id in self._of(execution)
             if operator_id in self.by_operator
         )
+
+    def backlog(self, vertex: JobVertex) -> Mapping[str, int]:
+        """Returns the unassigned work of the vertex's source, by metric."""
+        found = (self.by_operator.get(o.operator_id) for o in vertex.operators)
+        return next((c.backlog() for c in found if c is not None), {})
 
     def snapshot(self) -> dict[OperatorId, Json]:
         """Returns the snapshots of coordinators that have one, for a checkpoint."""

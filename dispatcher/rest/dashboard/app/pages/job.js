@@ -8,7 +8,7 @@ import { href, setQuery } from "../router.js";
 import { Sparkline } from "../ui/chart.js";
 import { JobPage } from "../ui/job_page.js";
 import { Table } from "../ui/table.js";
-import { Bytes, Count, ENDED, isSkewed, Label, Tasks, TimeShares } from "../ui/values.js";
+import { Bytes, Count, ENDED, isSkewed, Label, Tasks, Time, TimeShares } from "../ui/values.js";
 import { VertexCharts } from "../ui/vertex_charts.js";
 import { Empty } from "../ui/views.js";
 
@@ -45,7 +45,8 @@ function Content({ job, query }) {
       <h2 class="clip grow" title=${selected.name}>
         <span class="muted">[${job.vertices.indexOf(selected) + 1}]</span> ${format.shortName(selected.name)}</h2>
       <a class="button compact push" href=${href(["jobs", job.id, "vertices", selected.id])}>Operators and subtasks</a>`} />
-    <${Vertices} job=${job} series=${series.data?.vertices ?? {}} selected=${selected.id} />`;
+    <${Vertices} job=${job} series=${series.data?.vertices ?? {}} selected=${selected.id} />
+    <${Rescales} job=${job} />`;
 }
 
 function Warnings({ job }) {
@@ -201,7 +202,7 @@ function Vertices({ job, series, selected }) {
       numeric: true,
       value: (vertex) => vertex.time?.busy,
       help: "Sorts by the busy share",
-      cell: (vertex) => html`<${Time} vertex=${vertex} />`,
+      cell: (vertex) => html`<${Shares} vertex=${vertex} />`,
     },
     any(isSkewed) && {
       key: "skew",
@@ -246,13 +247,43 @@ function Vertices({ job, series, selected }) {
   </section>`;
 }
 
+/** The last changes of the job's parallelism, and the last decision of its autoscaler. */
+function Rescales({ job }) {
+  const rescales = job.rescales ?? [];
+  if (!rescales.length && !job.autoscaler) return null;
+  const nameOf = (id) => format.shortName(job.vertices.find((vertex) => vertex.id === id)?.name ?? id);
+  const changes = ({ before, after }) =>
+    Object.keys(after)
+      .filter((id) => before[id] !== after[id])
+      .map((id) => `${nameOf(id)}: ${before[id]} → ${after[id]}`)
+      .join(", ") || "New bounds";
+  const columns = [
+    { key: "start", title: "Time", cell: (each) => html`<${Time} ms=${each.start_ms} now=${job.now_ms} />` },
+    { key: "change", title: "Parallelism", className: "name", cell: changes },
+    { key: "state", title: "State", cell: ({ state }) => state },
+    {
+      key: "duration",
+      title: "Duration",
+      align: "right",
+      wide: true,
+      cell: (each) => format.duration(each.end_ms && each.end_ms - each.start_ms),
+    },
+    { key: "reason", title: "Reason", wide: true, cell: (each) => each.problem ?? each.reason ?? each.trigger },
+  ];
+  return html`<section class="card" aria-labelledby="rescales-title">
+    <header><h2 id="rescales-title">Rescales</h2></header>
+    ${job.autoscaler && html`<p class="card-body">Autoscaler: ${job.autoscaler}</p>`}
+    <${Table} caption="Rescales" columns=${columns} rows=${rescales} rowKey=${({ id }) => id} />
+  </section>`;
+}
+
 function Skew({ vertex }) {
   const { subtask, share } = vertex.skew;
   if (!isSkewed(vertex)) return format.percent(share);
   return html`<${Label} tone="warn">${format.percent(share)} to ${subtask}<//>`;
 }
 
-function Time({ vertex }) {
+function Shares({ vertex }) {
   return html`<span class="time-cell">
     <span>${format.percent(vertex.time?.busy)}</span><${TimeShares} time=${vertex.time} /></span>`;
 }
