@@ -59,6 +59,7 @@ CHECKPOINTS = {
     "checkpoint_unaligned": "unaligned",
     "state_rocksdb": "state_rocksdb",
     "recovery": "recovery",
+    "rescale": "rescale",
     "masters": "masters",
 }
 KAFKA = {  # the number of steps

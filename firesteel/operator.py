@@ -192,7 +192,6 @@ class RuntimeContext(Protocol):
         read. The autoscaler provides capacity for them, and the metric pendingRecords shows them.
         Another thread calls `read` every second.
         """
-        self.show_topics(lambda: TopicProgress(pending_records=read()))
 
     def show_topics(self, read: Callable[[], TopicProgress]) -> None:
         """Shows the progress of an operator that reads or writes topics: in `firesteel show`, on

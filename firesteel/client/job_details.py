@@ -183,7 +183,7 @@ class Rescaled(NamedTuple):
 
     before: Mapping[str, int]
     after: Mapping[str, int]
-    # Of a dry run:
+    # The rest is known after a dry run.
     tasks: int = 0  # that would restart
     missing_slots: int = 0  # that the job would need in addition
     assessments: tuple[Assessment, ...] = ()  # the autoscaler's

@@ -257,7 +257,7 @@ GROUPS = (
             "numRecordsOutPerSecond": "Rate of rows emitted.",
             "numLateRecordsDropped": "Late rows that windows, joins or `drop_duplicates` dropped.",
             "pendingRecords": "Of a Kafka source: the lag of all partitions of the task, in"
-            " offsets.",
+            " offsets; of a source that reports it: its backlog.",
             "numLateVersions": "Late versions of `as_of_join`.",
             "numMalformedRecordsDropped": 'Rows dropped by `malformed="drop"`.',
             "numRecordsReadByArrow": "Rows of files that Arrow has read instead of Spark.",

@@ -46,7 +46,7 @@ class StageEntered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescale:
-    """A change that was begun. Parallelism is by vertex."""
+    """A change of the parallelism, which is by vertex."""
 
     rescale_id: str
     number: int  # from 1

@@ -57,7 +57,7 @@ class VertexLoad:
     busy: float  # share of time, from 0 to 1
     back_pressured: float = 0.0  # as above
     pending: float | None = None  # records that have arrived and were not read; None: not known
-    # Of sources that know splits instead: those to be assigned, and those assigned since the start.
+    # Some sources know splits instead: those to be assigned, and those assigned since the start.
     pending_splits: int | None = None
     assigned_splits: int = 0
 

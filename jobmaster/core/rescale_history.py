@@ -25,8 +25,8 @@ class RescaleHistory:
     def __init__(
         self, earlier: Iterable[Rescale], stored: Mapping[VertexId, int], now_ms: int
     ) -> None:
-        """`earlier` has the records of earlier JobMasters, oldest first; `stored` is the stored
-        parallelism, which tells whether their last change became effective.
+        """`earlier` has the records of earlier JobMasters, oldest first. Their last change became
+        effective if it is the stored parallelism, `stored`.
         """
         self._records = list(earlier)
         self.version = 0  # increases with every change
@@ -45,7 +45,7 @@ class RescaleHistory:
     def next_number(self) -> int:
         return self._records[-1].number + 1 if self._records else 1
 
-    def begun(self, record: Rescale) -> None:
+    def started(self, record: Rescale) -> None:
         self._records.append(record)
         del self._records[:-KEPT]
         self.version += 1

@@ -94,7 +94,7 @@ class Rescaling:
         rescale = _Rescale(
             event.request, before, after, now + timeout_s, timeout_s, lower, dict(after)
         )
-        self._begin(rescale, TriggerCause.UPDATE_REQUIREMENT, now, event.reason)
+        self._start(rescale, TriggerCause.UPDATE_REQUIREMENT, now, event.reason)
         job.pool.keeps_idle = True
         job.pool.reserve_nothing()
         job.slot_wait.explain("")
@@ -116,7 +116,7 @@ class Rescaling:
             missing_slots=(missing - job.pool.requirements_held).total(),
         )
 
-    def _begin(
+    def _start(
         self, rescale: _Rescale, trigger: TriggerCause, now: float, reason: str = ""
     ) -> None:
         job = self._job
@@ -132,7 +132,7 @@ class Rescaling:
             stages=(StageEntered(rescale.stage.name, job.now_ms(now)),),
             reason=reason,
         )
-        job.rescales.begun(record)
+        job.rescales.started(record)
 
     def _enter(self, rescale: _Rescale, stage: _Stage, now: float) -> None:
         rescale.stage = stage
@@ -343,7 +343,7 @@ class Rescaling:
         pool.reserve_nothing()
         rescale = _Rescale("", before, fit, now, 0.0, stored.lower, stored.upper)
         cause = TriggerCause.NEW_RESOURCE_AVAILABLE if runs else TriggerCause.RECOVERABLE_FAILOVER
-        self._begin(rescale, cause, now)
+        self._start(rescale, cause, now)
         text = "the job follows the slots that there are"
         followed = log("info", text, parallelism=self._changes())
         return [followed, *(self._store(rescale, now) if waits else ())]

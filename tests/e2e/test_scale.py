@@ -11,6 +11,7 @@ import pytest
 from firesteel import Environment
 from firesteel.client.job_details import JobDetails
 from firesteel.common.failpoints import Failpoint
+from firesteel.common.rescales import Outcome
 from firesteel.errors import FiresteelError
 from tests.waiting import eventually
 
@@ -84,9 +85,16 @@ def test_a_job_that_cannot_be_rescaled_says_why(session: Session, tmp_path: Path
     env: Environment = endless(2)
     job_id = session.submit(env, **{k.replace(".", "__"): v for k, v in checkpoints.items()})
     before = session.wait_until(job_id, running)
+    checked = firesteel("scale", "-m", session.address, job_id, "-p", "6", "--dry-run")
+    assert checked.returncode == 0 and "4 tasks would restart" in checked.stdout, checked.stdout
+    assert "It needs 4 more slots; 2 are free now, 2 fewer than needed." in checked.stdout
+    concluded = firesteel("scale", "-m", session.address, job_id, "--dry-run")
+    assert "The autoscaler does not change this job" in concluded.stdout, concluded.stderr
     missing = firesteel("scale", "-m", session.address, job_id, "-p", "6", "--timeout", "1")
     assert missing.returncode == 1 and "2 more slots did not become available" in missing.stderr
     after = session.client.job_details(job_id)
+    (record,) = after.rescales
+    assert record.outcome is Outcome.EXCEPTION_OCCURRED and "2 more slots" in record.problem
     assert running(after) and attempt_ids(after) == attempt_ids(before)
     eventually(lambda: session.free_slots() == 2, "the slots are returned")
 

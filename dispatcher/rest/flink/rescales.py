@@ -152,7 +152,7 @@ def _vertex(vertex: Vertex, each: Rescale) -> Json:
 
 
 def _slots(each: Rescale, vertices: Iterable[Vertex]) -> Json:
-    """Returns the slots by slot sharing group: as many as its widest vertex has subtasks."""
+    """Returns the slots by slot sharing group. Its widest vertex has a subtask in each."""
     groups: dict[str, list[Json]] = {}
     for vertex in vertices:
         groups.setdefault(vertex.slot_sharing_group, []).append(_vertex(vertex, each))

@@ -1,4 +1,4 @@
-"""Renders the changes of a job's parallelism, and the measurements behind them."""
+"""Renders the changes of a job's parallelism, and the measurements of the autoscaler."""
 
 from __future__ import annotations
 

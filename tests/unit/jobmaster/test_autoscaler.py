@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import Partitioner, Scaling
+from firesteel.common.rescales import Assessment
 from jobmaster.core.autoscaler import Autoscaler, AutoscalerSettings, Decision, VertexLoad
 from tests.job_master import job, vertex
 
@@ -137,3 +138,65 @@ def test_a_parallelism_that_the_program_sets_is_left_alone() -> None:
     parallelism = {SOURCE.vertex_id: 1, COUNT.vertex_id: 2}
     for step in range(100):
         assert autoscaler.observe(loads, parallelism, step * STEP_S) is None
+
+
+# ---- what it concludes from less
+
+
+def explained(
+    load: VertexLoad, *later: VertexLoad, busy: float = 0.9, settings: AutoscalerSettings
+) -> list[Assessment]:
+    """The source has these loads, one per step; the consumer is as busy as given."""
+    autoscaler = Autoscaler(settings, GRAPH)
+    parallelism = {SOURCE.vertex_id: 1, COUNT.vertex_id: 2}
+    for step, each in enumerate((load, *later)):
+        loads = {
+            SOURCE.vertex_id: each,
+            COUNT.vertex_id: VertexLoad(records_per_s=each.records_per_s, busy=busy),
+        }
+        autoscaler.observe(loads, parallelism, step * STEP_S)
+    return list(autoscaler.explain((len(later) + 1) * STEP_S))
+
+
+def test_an_explanation_has_the_numbers_behind_the_decision() -> None:
+    first = VertexLoad(records_per_s=1000.0, busy=0.1, pending=0.0)
+    then = replace(first, pending=10_000.0)
+    _, count = explained(first, then, busy=1.0, settings=AutoscalerSettings(enabled=False))
+    assert count.measured_s == STEP_S and count.rate == 1000.0 and count.capacity == 1000.0
+    assert count.demand == 2000.0, "the backlog grows by as much as is read"
+    assert count.catch_up == 10_000.0 / 1800.0
+    assert count.target == count.decided == 6, "2 * (2.0 / 0.7 + 0.006)"
+
+
+def test_splits_that_are_not_assigned_yet_are_a_backlog() -> None:
+    """10 splits are assigned in 10 s in which 1,000 records/s are read: 1,000 records in each."""
+    first = VertexLoad(records_per_s=1000.0, busy=0.1, pending_splits=110, assigned_splits=2)
+    then = replace(first, pending_splits=100, assigned_splits=12)
+    source, count = explained(first, then, settings=AutoscalerSettings())
+    assert source.backlog == 100_000.0
+    assert count.demand == 0.0, "no new splits arrive"
+    few = replace(first, pending_splits=108, assigned_splits=4)
+    source, count = explained(first, few, settings=AutoscalerSettings())
+    assert source.backlog is None and count.demand == 1000.0
+
+
+def test_a_source_without_a_known_backlog_may_hide_more_records() -> None:
+    load = VertexLoad(records_per_s=1000.0, busy=0.1, back_pressured=0.6)
+    _, count = explained(load, load, busy=1.0, settings=AutoscalerSettings())
+    assert count.decided == 3 and "back-pressured for 60%" in count.note
+
+
+def test_an_explanation_says_why_nothing_changes() -> None:
+    load = VertexLoad(records_per_s=1000.0, busy=0.1, pending=0.0)
+    _, count = explained(load, load, busy=0.8, settings=AutoscalerSettings())
+    assert count.decided == 2 and count.note == "its utilization, 80%, is within 50% to 90%"
+    _, count = explained(load, load, busy=0.1, settings=AutoscalerSettings())
+    assert (count.target, count.decided) == (1, 2) and "must have sufficed" in count.note
+    source, _ = explained(load, settings=AutoscalerSettings())
+    assert source.target == 0 and "no measurements" in source.note
+
+
+def test_an_idle_vertex_gets_the_least_parallelism() -> None:
+    simulated = Job(lambda now: 3000.0 if now < HOUR_S else 0.0)
+    simulated.run(4)
+    assert simulated.subtasks == 1 and len(simulated.decisions) <= 4, simulated.decisions

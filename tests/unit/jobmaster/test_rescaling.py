@@ -11,12 +11,14 @@ from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.job_graph import JobGraph, Partitioner, Scaling
+from firesteel.common.rescales import Outcome
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.parallelism import CannotRescale, planned
+from jobmaster.core.rescale_history import RescaleHistory
 from jobmaster.core.settings import JobSettings
 from tests.job_master import World, job, vertex
 
@@ -357,3 +359,57 @@ def test_what_runs_once_cannot_change() -> None:
         plan(chain(Scaling.FIXED, Scaling.DEFAULT), v0=2)
     with pytest.raises(CannotRescale, match="batch"):
         planned(replace(GRAPH, batch=True), 2, {})
+
+
+# ---- dry runs, and the history
+
+
+def test_a_dry_run_says_what_would_change() -> None:
+    world = running()
+    declared = len(world.of(commands.DeclareRequirements))
+    world.post(events.RescaleRequested(request="r", parallelism=4, dry_run=True))
+    said = answer(world)
+    assert set(said.after.values()) == {4} and (said.tasks, said.missing_slots) == (4, 2)
+    assert len(world.of(commands.DeclareRequirements)) == declared
+    world.post(events.RescaleRequested(request="s", by_vertex={"source": 500}, dry_run=True))
+    assert "max parallelism 128" in world.of(commands.AnswerRescale)[-1].problem
+    assert not world.core.job.rescales.records
+
+
+def test_the_history_has_stages_and_outcomes() -> None:
+    world = running()
+    world.post(events.RescaleRequested(request="r", parallelism=4, timeout_s=5.0))
+    world.pass_time(5.0)
+    world.post(events.RescaleRequested(request="s", parallelism=1, reason="autoscaler: idle"))
+    acknowledge(world)
+    world.post(events.ParallelismStored())
+    restarted(world)
+    run_all(world)
+    missing, done = world.core.job.rescales.records
+    assert (missing.number, missing.outcome) == (1, Outcome.EXCEPTION_OCCURRED)
+    assert "did not become available" in missing.problem
+    assert missing.end_ms - missing.start_ms == 5000
+    assert (done.number, done.outcome) == (2, Outcome.SUCCEEDED)
+    assert done.rescale_id == "s" and done.reason == "autoscaler: idle"
+    assert [stage.name for stage in done.stages] == ["SLOTS", "CHECKPOINT", "STORING", "RESTARTING"]
+    assert set(done.changes.values()) == {(2, 1)}
+
+
+def test_the_next_job_master_closes_the_record_under_way() -> None:
+    world = running()
+    rescale(world, 1)
+    acknowledge(world)
+    records = world.core.job.rescales.records
+    assert records[-1].outcome is Outcome.IN_PROGRESS
+    two, one = records[-1].before, records[-1].after
+    assert RescaleHistory(records, one, 9).records[-1].outcome is Outcome.SUCCEEDED
+    unchanged = RescaleHistory(records, two, 9).records[-1]
+    assert unchanged.outcome is Outcome.EXCEPTION_OCCURRED and unchanged.end_ms == 9
+
+
+def test_a_cancellation_ends_the_record() -> None:
+    world = running()
+    rescale(world, 4)
+    world.post(events.CancelRequested())
+    (record,) = world.core.job.rescales.records
+    assert record.outcome is Outcome.JOB_CANCELING

@@ -89,6 +89,10 @@ class OperatorContext:
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         self._metrics.gauges[name] = read
 
+    def pending_records(self, read: Callable[[], int]) -> None:
+        self.gauge("pendingRecords", read)
+        self.show_topics(lambda: TopicProgress(pending_records=read()))
+
     def show_topics(self, read: Callable[[], TopicProgress]) -> None:
         self._metrics.topics = read
 
