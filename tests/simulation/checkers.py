@@ -18,6 +18,7 @@ from jobmaster.shell import RunningJob
 from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
+from tests.simulation.elasticity import Elasticity, elastic_jobs_use_their_slots
 from tests.simulation.executor import CHUNKS, SimulatedTask
 from tests.simulation.failovers import Failovers
 from tests.simulation.ledger import Ledger
@@ -51,6 +52,7 @@ class Checkers:
         self._owners = SplitOwners()
         self._partitions = Partitions()
         self._failovers = Failovers()
+        self._elasticity = Elasticity()
         self._lost_slots: dict[tuple[str, int], set[AllocationId]] = {}  # by job and epoch
         self._started: set[str] = set()
         self.started_again: list[str] = []  # tasks
@@ -61,6 +63,7 @@ class Checkers:
         self._last_status: dict[tuple[str, int], JobStatus] = {}
         # By job and epoch: restarts, and the attempts since the last one.
         self._rounds: dict[tuple[str, int], tuple[int, frozenset[AttemptId]]] = {}
+        self._versions: dict[tuple[str, int], int] = {}  # of the parallelism since the last restart
         self._with_slots: dict[tuple[str, int], set[AttemptId]] = {}  # attempts deployed
         # The attempt that reads a PIPELINED partition, by partition, vertex and subtask.
         self._readers: dict[tuple[Partition, Subtask], str] = {}
@@ -104,12 +107,15 @@ class Checkers:
         self._restarts[key] = core.job.full_restarts
         self._region_restarts[key] = core.restarts - core.job.full_restarts
         self._no_attempt_is_wasted(job)
+        if problem := self._elasticity.check(job):
+            raise self._failed(f"job {job.job_id}: {problem}")
         if problem := self._failovers.check(job, event):
             raise self._failed(f"job {job.job_id}: {problem} (invariants 18 and 21)")
 
     def _no_attempt_is_wasted(self, job: RunningJob) -> None:
         """Checks that a restart follows the failure of something that had a slot: of one of the
-        restarted tasks, or of the analysis (invariant 21).
+        restarted tasks, or of the analysis (invariant 21). A job that waits for slots also restarts
+        with fewer subtasks, which is not an attempt.
         """
         key, core = (job.job_id, job.epoch), job.core
         restarts, attempts = self._rounds.get(key, (0, frozenset(core.graph.attempts)))
@@ -121,7 +127,11 @@ class Checkers:
         under_this_master = statuses[::-1][: statuses[::-1].index(JobStatus.INITIALIZING)]
         if JobStatus.RECONCILING in under_this_master and not restarts:
             self._analyzed.add(key)  # what is not found had its slot under the master before
-        if not (attempts - current) & self._with_slots[key] and key not in self._analyzed:
+        version = core.job.parallelism.applied.version
+        rescaled = self._versions.get(key, 0) != version
+        self._versions[key] = version
+        had_slot = (attempts - current) & self._with_slots[key]
+        if not (had_slot or rescaled or key in self._analyzed):
             raise self._failed(
                 f"job {job.job_id}: restart {core.restarts} is of tasks that had no slots"
                 " (invariant 21)"
@@ -275,6 +285,7 @@ class Checkers:
                 "splits committed": self.ledger.total(),
                 "parallelisms stored": sum(map(len, stored.parallelism.values())),
                 "tasks rescaled": self.snapshots.rescaled,
+                **self._elasticity.happened(),
             }
         )
 
@@ -609,6 +620,7 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     every_job_ends_or_runs,
     finished_jobs_ran,
     jobs_have_the_stored_parallelism,
+    elastic_jobs_use_their_slots,
     no_task_restarts_by_a_masters_death,
     slots_agree,
     slots_add_up,

@@ -20,6 +20,7 @@ from tests.simulation.world import World
 MIB = 2**20
 SLOT = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB)
 SMALL_SLOT = replace(SLOT, heap_bytes=480 * MIB, off_heap_bytes=512 * MIB)
+MOST_ELASTIC = 4  # subtasks of a vertex of a reactive job
 _PARTITIONERS = tuple(p for p in Partitioner if p is not Partitioner.FORWARD)
 _Coordinator = tuple[str, dict[str, Any]]
 
@@ -109,6 +110,7 @@ class Jobs:
         self._drawn = 0
         # Apart from the world's: a seed without joins has the same history as if there were none.
         self._joins = Random(f"joins of seed {world.seed}")
+        self._elastic = Random(f"elastic jobs of seed {world.seed}")  # apart for the same reason
 
     def draw(self) -> SubmittedJob:
         if self.world.random.random() < 0.25:
@@ -232,6 +234,9 @@ class Jobs:
         endless: bool,
         checkpoints: dict[str, str],
     ) -> SubmittedJob:
+        if checkpoints and self._elastic.random() < 0.25:
+            graph = replace(graph, vertices=tuple(map(self._bounded, graph.vertices)))
+            checkpoints = {**checkpoints, **self._draw_mode()}
         fails = " with a bad plan" if self.world.chance(0.05) else ""
         self._drawn += 1
         graph = replace(
@@ -243,6 +248,18 @@ class Jobs:
         return SubmittedJob(
             graph=graph, message=JOB_GRAPH.encode(graph), endless=endless, splits=splits
         )
+
+    def _bounded(self, vertex: JobVertex) -> JobVertex:
+        return replace(vertex, max_parallelism=max(vertex.parallelism, MOST_ELASTIC))
+
+    def _draw_mode(self) -> dict[str, str]:
+        random = self._elastic
+        return {
+            options.SCHEDULER_MODE.key: random.choice(["adaptive", "reactive"]),
+            options.SLOTS_STABILIZATION.key: f"{random.choice([1, 3])} s",
+            options.SCALE_STABILIZATION.key: f"{random.choice([1, 5])} s",
+            options.SCALE_COOLDOWN.key: f"{random.choice([0, 3])} s",
+        }
 
     def _most_subtasks(self) -> int:
         """Few jobs need more slots than the cluster starts with."""

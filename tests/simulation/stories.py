@@ -32,8 +32,11 @@ def bounded_job(
     *,
     interval: str = "1 s",
     splits: int = SPLITS,
+    **options_of_job: str,
 ) -> SubmittedJob:
-    """`checkpoints`: where there is one every `interval`."""
+    """`checkpoints`: where there is one every `interval`. `options_of_job`: with __ for dots and _
+    for hyphens.
+    """
     numbers = ("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
     reads = vertex("source", 2, coordinator=numbers)
     sink = vertex("sink", 3, coordinator=None if checkpoints else ("collect", {}))
@@ -45,6 +48,7 @@ def bounded_job(
     if checkpoints is not None:
         config[options.CHECKPOINT_DIR.key] = str(checkpoints)
         config[options.CHECKPOINT_INTERVAL.key] = interval
+    config |= {k.replace("__", ".").replace("_", "-"): v for k, v in options_of_job.items()}
     graph = replace(job(reads, sink), config=config)
     return SubmittedJob(
         graph=graph,

@@ -325,6 +325,35 @@ def test_a_rescaled_job_reads_each_split_once_whichever_process_dies(
             assert submitted.rescaled == [4, 1, 2]
 
 
+@pytest.mark.parametrize("victim", [None, Victim.JOB_MASTER, Victim.DISPATCHER])
+@pytest.mark.parametrize("seed", long_after(3, range(16)))
+def test_a_reactive_job_follows_slots_that_go_and_come_back(
+    tmp_path: Path, seed: int, victim: Victim | None
+) -> None:
+    """A TaskExecutor with half of the slots dies, and another one replaces it; a master may die in
+    between. Each split is read once.
+    """
+    config = {
+        "scheduler_mode": "reactive",
+        "jobmanager__adaptive_scheduler__submission__resource_stabilization_timeout": "100 ms",
+        "jobmanager__adaptive_scheduler__executing__resource_stabilization_timeout": "1 s",
+        "jobmanager__adaptive_scheduler__executing__cooldown_after_rescaling": "0 s",
+    }
+    submitted = bounded_job(attempts=1, checkpoints=tmp_path, splits=200, **config)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, at(12.0, Kill(victim=Victim.TASK_EXECUTOR)))
+        if victim is not None:
+            schedule(cluster, at(12.0 + 0.4 * seed, Kill(victim=victim)))
+        cluster.run(40.0)
+        cluster.rest(REST_S)
+        job_id = submitted.graph.job_id
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        widest = [max(each.by_vertex.values()) for each in cluster.store.parallelism[job_id]]
+        assert 4 in widest and widest[-1] > 1, widest
+        assert cluster.checkers.happened()["rescales to more slots"]
+
+
 @pytest.mark.parametrize("seed", long_after(3, range(12)))
 def test_a_task_that_fails_at_once_restores_the_old_parallelism(tmp_path: Path, seed: int) -> None:
     submitted = bounded_job(attempts=0, checkpoints=tmp_path, splits=200)

@@ -18,6 +18,8 @@ WANTED = (
     "partitions read",
     "splits reassigned",
     "splits committed",
+    "rescales to more slots",
+    "rescales to fewer slots",
 )
 
 
