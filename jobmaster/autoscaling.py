@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from firesteel.common.ids import IdSource
+from firesteel.common.rescales import Assessment
 from jobmaster.core import events
-from jobmaster.core.autoscaler import Assessment, Autoscaler, AutoscalerSettings, VertexLoad
+from jobmaster.core.autoscaler import Autoscaler, AutoscalerSettings, VertexLoad
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import ExecutionJobVertex
 from jobmaster.series import Attempt, Sample

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from firesteel.common.ids import VertexId
+from firesteel.common.units import counted
 
 KEPT = 16  # records of a job
 
@@ -96,8 +97,9 @@ class Assessment:
         verb = "raised" if self.decided > self.parallelism else "lowered"
         waits = f" {self.backlog:,.0f} wait," if self.backlog and self.backlog >= 1 else ""
         note = f"; {self.note}" if self.note else ""
+        to, now = counted(self.decided, "subtask"), counted(self.parallelism, "subtask")
         return (
-            f"{self.name!r} is {verb} from {self.parallelism} to {self.decided} subtasks, because"
-            f" {self.demand:,.0f} records/s arrive,{waits} and {self.parallelism} subtasks can"
+            f"{self.name!r} is {verb} from {self.parallelism} to {to}, because"
+            f" {self.demand:,.0f} records/s arrive,{waits} and {now} can"
             f" process {self.capacity:,.0f} (busy {self.busy:.0%}, target {utilization:.0%}){note}"
         )

@@ -132,7 +132,7 @@ class Autoscaler:
         self._samples.append((now, loads))
         if now - self._samples[0][0] < self._settings.window_s:
             return None
-        while now - self._samples[0][0] > self._settings.window_s:
+        while now - self._samples[1][0] >= self._settings.window_s:  # they cover the window
             self._samples.popleft()
         return self._decided(now)
 

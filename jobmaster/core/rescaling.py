@@ -125,10 +125,10 @@ class Rescaling:
             rescale_id=rescale.request or job.ids.next(),
             number=job.rescales.next_number,
             trigger=trigger,
-            before=rescale.before,
-            after=rescale.after,
-            lower=rescale.lower,
-            upper=rescale.upper,
+            before=_plain(rescale.before),
+            after=_plain(rescale.after),
+            lower=_plain(rescale.lower),
+            upper=_plain(rescale.upper),
             stages=(StageEntered(rescale.stage.name, job.now_ms(now)),),
             reason=reason,
         )
@@ -424,3 +424,7 @@ class Rescaling:
             for vertex in self._job.graph.job_graph.vertices
             if (after := rescale.after[vertex.vertex_id]) != rescale.before[vertex.vertex_id]
         )
+
+
+def _plain(by_vertex: Mapping[VertexId, int]) -> dict[str, int]:
+    return {str(vertex_id): parallelism for vertex_id, parallelism in by_vertex.items()}
