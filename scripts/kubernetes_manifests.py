@@ -10,6 +10,7 @@ configuration to the name of its ConfigMap, so that pods with an earlier one are
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,11 +23,19 @@ from firesteel.common.config import Configuration, options
 from firesteel.kubernetes.cluster import Application, cluster_objects
 from firesteel.kubernetes.cluster.objects import CONFIGURATION_HASH
 from firesteel.kubernetes.cluster.settings import CONFIG_FILE
-from firesteel.kubernetes.resources import CONFIG_MAPS, Object
+from firesteel.kubernetes.resources import (
+    CONFIG_MAPS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    Object,
+)
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "kubernetes"
 SESSION = "session"
 CHART = "helm/firesteel"
+FLINK = "flink"  # the ServiceAccount of clusters that Flink's client deploys
+NAMESPACE = "firesteel"
 COMMON = {
     options.KUBERNETES_CLUSTER_ID.key: "firesteel",
     options.KUBERNETES_IMAGE.key: f"firesteel:{firesteel.__version__}",
@@ -49,10 +58,12 @@ HEADER = "# Written by `make reference`.\n"
 
 
 def objects_of(name: str) -> dict[tuple[str, str], Object]:
-    """Returns the objects of a cluster by kind and name."""
+    """Returns the objects of a cluster by kind and name. Kustomize adds their namespace."""
     values, application = CLUSTERS[name]
     objects = cluster_objects(Configuration({**COMMON, **values}), application)
     for each in objects:  # kustomize gives the ConfigMap another name when its content changes
+        for subject in each.get("subjects", ()):
+            subject["namespace"] = NAMESPACE
         annotations = each.get("spec", {}).get("template", {}).get("metadata", {})
         annotations.get("annotations", {}).pop(CONFIGURATION_HASH, None)
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
@@ -72,6 +83,7 @@ def files() -> dict[str, str]:
         kustomization: Object = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
+            **({"namespace": NAMESPACE} if name == SESSION else {}),
             "resources": ([] if name == SESSION else [f"../{SESSION}"])
             + (["objects.yaml"] if added else []),
             "configMapGenerator": [
@@ -89,7 +101,24 @@ def files() -> dict[str, str]:
         found[f"{name}/{CONFIG_FILE}"] = HEADER + config["data"][CONFIG_FILE]
         if added:
             found[f"{name}/objects.yaml"] = _yaml(*added)
+    found[f"{FLINK}.yaml"] = _yaml(*_of_flink(base))
     return found
+
+
+def _of_flink(base: Mapping[tuple[str, str], Object]) -> Iterator[Object]:
+    """Yields a ServiceAccount with the permissions of masters, for any cluster of a namespace."""
+    name = f"{COMMON[options.KUBERNETES_CLUSTER_ID.key]}-masters"
+    for kind in (SERVICE_ACCOUNTS.kind, ROLES.kind, ROLE_BINDINGS.kind):
+        each = copy.deepcopy(base[kind, name])
+        each["metadata"] = {"name": FLINK}
+        each.pop("automountServiceAccountToken", None)  # Flink's pods do not request it
+        for rule in each.get("rules", ()):
+            rule.pop("resourceNames", None)
+        for subject in each.get("subjects", ()):
+            subject["name"] = FLINK
+        if "roleRef" in each:
+            each["roleRef"]["name"] = FLINK
+        yield each
 
 
 def _patches(

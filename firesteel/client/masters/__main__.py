@@ -12,13 +12,14 @@ import structlog
 from firesteel.client.cluster.children import Children
 from firesteel.client.masters.leadership import Leadership
 from firesteel.client.masters.loopback import Relay
-from firesteel.common.config import ConfigurationError, options
+from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.metrics import parse_ports
 from firesteel.common.process import StartFailed
 from firesteel.common.security.listening import is_loopback_host
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
 from firesteel.high_availability import elected
+from firesteel.kubernetes.configuration import access_of, cluster_id_of
 
 log = structlog.get_logger(__name__)
 
@@ -116,12 +117,21 @@ def _command(
     common = [*process.conf.to_arguments(), "--host", process.host]
     common += ["--dir", str(process.directory)]
     if name == DISPATCHER:
-        return "dispatcher", [*common, "--port", str(process.port)]
+        hosts = f"{options.REST_HOSTS.key}={';'.join(_rest_hosts(process.conf))}"
+        return "dispatcher", [*common, "--port", str(process.port), "-D", hosts]
     if name == RESOURCE_MANAGER:
         own = ["--driver", "kubernetes", "--task-executors", str(task_executors)]
         return "resourcemanager", [*common, *own]
     own = ["--program", program] if program else []
     return "firesteel.client.masters.application", [*common, *own, "--", *arguments]
+
+
+def _rest_hosts(conf: Configuration) -> list[str]:
+    """Returns the host names of the REST API: as configured, and those of its Service."""
+    service = f"{cluster_id_of(conf)}-rest"
+    qualified = f"{service}.{access_of(conf).namespace}"
+    names = (service, qualified, f"{qualified}.svc", f"{qualified}.svc.cluster.local")
+    return [*conf.get(options.REST_HOSTS), *names]
 
 
 def _ports(process: ServiceProcess) -> list[int]:

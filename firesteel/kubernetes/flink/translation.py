@@ -31,7 +31,6 @@ _MAIN_CONTAINERS = {"flink-main-container": "firesteel-main-container"}
 # option, the first that is set counts.
 _RENAMED: Mapping[str, Option[Any]] = {
     "kubernetes.container.image": options.KUBERNETES_IMAGE,
-    "kubernetes.service-account": options.KUBERNETES_TM_SERVICE_ACCOUNT,
     "kubernetes.taskmanager.cpu.amount": options.TM_CPU_CORES,
     "kubernetes.taskmanager.cpu": options.TM_CPU_CORES,
     "state.checkpoints.dir": options.CHECKPOINT_DIR,
@@ -43,6 +42,11 @@ _RENAMED: Mapping[str, Option[Any]] = {
     "restart-strategy": options.RESTART_STRATEGY,
     "state.backend": options.STATE_BACKEND,
     "taskmanager.memory.flink.size": options.TM_PROCESS_SIZE,
+}
+# Flink's defaults, which differ from Firesteel's.
+_DEFAULTS: Mapping[Option[Any], str] = {
+    options.HA_TYPE: "kubernetes",
+    options.MAX_SLOTS: str(2**31 - 1),
 }
 # Addresses: each pod has its own.
 _REPLACED = (
@@ -109,7 +113,8 @@ def translate(given: Mapping[str, str], mode: str) -> Translation:
         values.setdefault(options.RM_PORT.key, _RM_PORT)
         address = f"{cluster_id}:{values[options.RM_PORT.key]}"
         values.setdefault(options.KUBERNETES_RM_ADDRESS.key, address)
-    values.setdefault(options.HA_TYPE.key, "kubernetes")
+    for option, default in _DEFAULTS.items():
+        values.setdefault(option.key, default)
     return Translation(
         values=values,
         program=_program(given) if mode == APPLICATION else None,

@@ -89,6 +89,7 @@ def values(**given: str) -> dict[str, str]:
     keys = {key.replace("__", ".").replace("_", "-"): text for key, text in given.items()}
     found = dict(translate(keys, SESSION).values)
     assert found.pop("high-availability.type") == "kubernetes"
+    assert found.pop("slotmanager.number-of-slots.max") == "2147483647"
     return found
 
 
@@ -118,6 +119,7 @@ def test_keys_of_both_are_kept_and_others_are_ignored() -> None:
         "high-availability.type": "kubernetes",
         "kubernetes.resourcemanager.address": "orders:6124",
         "resourcemanager.rpc.port": "6124",
+        "slotmanager.number-of-slots.max": "2147483647",
     }
     assert translation.ignored == ("env.java.opts.all", "jobmanager.memory.heap.size")
     assert translation.program is None
@@ -145,6 +147,7 @@ def test_a_configuration_of_flinks_client_is_translated(tmp_path: Path) -> None:
         "kubernetes.taskmanager.labels": "a:b,c:d",
         "parallelism.default": "1",
         "resourcemanager.rpc.port": "6124",
+        "slotmanager.number-of-slots.max": "2147483647",
         "security.enabled": "false",
         "taskmanager.memory.process.size": "1728m",
         "taskmanager.numberOfTaskSlots": "1",

@@ -15,6 +15,7 @@ def test_a_manifest_is_up_to_date(path: str) -> None:
 
 
 def test_there_are_no_other_manifests() -> None:
-    found = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("[!h]*/*.yaml")}
-    found |= {str(path.relative_to(FOLDER)) for path in FOLDER.glob("high*/*.yaml")}
-    assert found == {path for path in FILES if path.endswith(".yaml")}
+    found = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.yaml")}
+    assert {path for path in found if not path.startswith("helm/")} == {
+        path for path in FILES if path.endswith(".yaml")
+    }
