@@ -55,5 +55,5 @@ component: jobmanager
 {{- fail (printf "config: %s is not allowed; the chart sets it, from its other values" $key) }}
 {{- end }}
 {{- end }}
-{{- merge $computed .Values.config | toYaml -}}
+{{- merge $computed .Values.config (dict "slotmanager.number-of-slots.max" "100") | toYaml -}}
 {{- end }}
