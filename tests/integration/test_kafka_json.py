@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +21,9 @@ from taskexecutor.executor.connectors.kafka.decoders import decoded_schema
 from taskexecutor.executor.connectors.kafka.decoders.json_columns import (
     JsonColumns,
     _ends,
-    _plain_text,
+    _plain_objects,
 )
-from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularJson, regular_rows
+from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularReader, regular_rows
 from taskexecutor.executor.connectors.kafka.decoders.text import TextValues
 from taskexecutor.executor.connectors.kafka.encoders import encoder
 from taskexecutor.executor.connectors.kafka.source import KafkaReading
@@ -292,18 +293,19 @@ def test_arrow_reads_what_spark_reads(
         engine.session.conf.set("spark.sql.session.timeZone", str(before))
 
 
-def test_regular_records_need_no_parser() -> None:
+def test_regular_records_need_no_parser(engine: SparkEngine) -> None:
     record = b'{"auction":%d,"channel":"c%d","dateTime":"2026-01-01T00:00:%02d.000Z"}'
     values = pa.array([record % (n, n, n % 60) for n in range(1, 100)], pa.binary()).slice(3, 90)
     schema = pa.schema(
         [("auction", pa.int64()), ("channel", pa.string()), ("dateTime", pa.timestamp("us", "UTC"))]
     )
-    columns = JsonColumns(schema, utc=True)
-    text = _plain_text(values)
-    assert text is not None
-    regular = RegularJson.of(text, _ends(values))
-    assert regular is not None
-    rows = regular_rows(regular, schema, utc=True)
+    with closing(RegularReader(engine)) as reader:
+        columns = JsonColumns(schema, reader, utc=True)
+        content = _plain_objects(values)
+        assert content is not None
+        regular = reader.read(content, _ends(values))
+        assert regular is not None
+        rows = regular_rows(regular, schema, utc=True)
     assert rows is not None and rows.equals(columns._parsed(values))
     assert rows.column(0).to_pylist() == list(range(4, 94))
 

@@ -146,7 +146,7 @@ class Placed(ABC):
         return self._copy(buffer, offset // 8, (offset % 8 + count + 7) // 8)
 
 
-class SharedRows(Placed):
+class SharedBytes:
     """Shared memory for one bundle at a time."""
 
     def __init__(self) -> None:
@@ -170,33 +170,36 @@ class SharedRows(Placed):
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
 
-    def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
-        """Replaces the bundle by these columns. Returns their locations, in the form that
-        FiresteelBatchReader reads, as base64: Py4J transfers strings much faster than bytes.
-        """
+    def clear(self) -> None:
+        """Starts the next bundle."""
+        self._used = max(self._used, self._end)
         if self._used > _KEPT_BYTES:
             self.release_memory()
         self._end = 0
-        places: list[int] = []
-        for batch in batches:
-            places += self.place(batch, columns)
-        self._used = max(self._used, self._end)
-        return b64encode(struct.pack(f"<{len(places)}q", *places)).decode()
+
+    def copy(self, content: np.ndarray[Any, Any]) -> int:
+        """Appends an array, and returns its location."""
+        at = self.reserve(content.nbytes)
+        self.view(at, content.nbytes)[:] = content.view(np.uint8)
+        return at
+
+    def reserve(self, size: int) -> int:
+        """Returns the location of so many bytes after the bundle's others."""
+        at = self._end
+        if at + size > _ROOM_BYTES:
+            raise FiresteelError(f"a row of a bundle is larger than {_ROOM_BYTES} bytes")
+        self._end = -(-(at + size) // _ALIGNMENT) * _ALIGNMENT
+        return at
+
+    def view(self, at: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Returns bytes in place. They change with the next bundle."""
+        content: np.ndarray[Any, np.dtype[np.uint8]] = self._bytes[at : at + size]
+        return content
 
     def release_memory(self) -> None:
         os.ftruncate(self._fd, 0)
         os.ftruncate(self._fd, _ROOM_BYTES)
         self._used = 0
-
-    def _copy(self, buffer: pa.Buffer | None, start: int, size: int) -> int:
-        at = self._end
-        if buffer is None or size <= 0:
-            return at
-        if at + size > _ROOM_BYTES:
-            raise FiresteelError(f"a row of a bundle is larger than {_ROOM_BYTES} bytes")
-        self._bytes[at : at + size] = np.frombuffer(buffer, np.uint8, size, start)
-        self._end = -(-(at + size) // _ALIGNMENT) * _ALIGNMENT
-        return at
 
     def close(self) -> None:
         """Frees the memory, once the JVM has also closed it."""
@@ -206,3 +209,22 @@ class SharedRows(Placed):
             self._fd = -1
 
     __del__ = close
+
+
+class SharedRows(SharedBytes, Placed):
+    """Shared memory for the rows of one bundle at a time."""
+
+    def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
+        """Replaces the bundle by these columns. Returns their locations, in the form that
+        FiresteelBatchReader reads, as base64: Py4J transfers strings much faster than bytes.
+        """
+        self.clear()
+        places: list[int] = []
+        for batch in batches:
+            places += self.place(batch, columns)
+        return b64encode(struct.pack(f"<{len(places)}q", *places)).decode()
+
+    def _copy(self, buffer: pa.Buffer | None, start: int, size: int) -> int:
+        if buffer is None or size <= 0:
+            return self._end
+        return self.copy(np.frombuffer(buffer, np.uint8, size, start))

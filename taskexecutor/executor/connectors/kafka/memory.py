@@ -14,6 +14,7 @@ import pyarrow as pa
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 WORD = 8  # bytes
+_SHIFT = 3  # from bytes to words
 _FIRST = 4_096  # the lowest address; nothing is mapped below
 _END = 2**48  # above all addresses of a process on x86-64 and AArch64
 
@@ -34,7 +35,7 @@ _BYTES = pa.foreign_buffer(_FIRST, _END - _FIRST, base=_WORDS)
 
 def words(addresses: Integers, index: int) -> Integers:
     """Returns the word at `index` of each structure. `addresses` are multiples of 8."""
-    return _WORDS.take((addresses - _FIRST) // WORD + index)
+    return _WORDS.take(((addresses - _FIRST) >> _SHIFT) + index)
 
 
 def strings(addresses: Integers, sizes: Integers) -> pa.BinaryArray:
@@ -44,6 +45,8 @@ def strings(addresses: Integers, sizes: Integers) -> pa.BinaryArray:
     which are never selected. Arrow reads and copies the selected ones.
     """
     count = len(addresses)
+    if not addresses.any():
+        return pa.nulls(count, pa.binary())
     null = addresses == 0
     starts = np.where(null, 0, addresses - _FIRST)
     sizes = np.where(null, 0, sizes)

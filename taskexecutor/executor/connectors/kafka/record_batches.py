@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from taskexecutor.executor.connectors.kafka.partitions import Partition
 from taskexecutor.executor.connectors.kafka.records import HEADERS, RECORDS, RECORDS_WITH_HEADERS
@@ -90,9 +91,8 @@ def _timestamps(times: np.ndarray[Any, Any]) -> pa.Array:
 
 def _runs(topics: pa.Array, partitions: np.ndarray[Any, Any]) -> list[Run]:
     changed = partitions[1:] != partitions[:-1]
-    codes = topics.dictionary_encode()
-    if len(codes.dictionary) > 1:
-        numbers = codes.indices.to_numpy()
+    if not pc.all(pc.equal(topics, topics[0])).as_py():
+        numbers = topics.dictionary_encode().indices.to_numpy()
         changed |= numbers[1:] != numbers[:-1]
     bounds = [0, *(np.flatnonzero(changed) + 1).tolist(), len(partitions)]
     return [

@@ -21,25 +21,26 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.csv_columns import converted
 from taskexecutor.executor.columnar.readers.pieces import Differs
 from taskexecutor.executor.connectors.kafka.decoders.json_regular import (
-    PADDING,
-    RegularJson,
+    RegularReader,
     regular_rows,
 )
 
 _OPEN, _CLOSE = ord("{"), ord("}")
+_ASCII = 128
 _LONG = 1_000  # bytes; shorter records cannot exceed the limits of Spark's parser
 _LONGEST = 50_000  # bytes; longer names are refused by Spark's parser
 _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{1000}")
-_ROWS_AT_ONCE = 8_192  # larger parts leave the processor's caches
+_ROWS_AT_ONCE = 16_384  # larger parts leave the processor's caches
 _ZONED = pa.timestamp("us", "UTC")
 
 
 class JsonColumns:
     """Reads values into columns of one schema."""
 
-    def __init__(self, schema: pa.Schema, *, utc: bool) -> None:
+    def __init__(self, schema: pa.Schema, regular: RegularReader, *, utc: bool) -> None:
         """`utc`: times without a zone are UTC."""
         self._schema = schema
+        self._regular = regular
         self._utc = utc
         self._options = json.ParseOptions(
             explicit_schema=pa.schema(
@@ -62,7 +63,7 @@ class JsonColumns:
         if not all(_is_time(kind) or _is_alike(kind) for kind in schema.types):
             return None
         zone = _setting(engine, "spark.sql.session.timeZone")
-        return JsonColumns(schema, utc=zone in ("UTC", "Etc/UTC"))
+        return JsonColumns(schema, RegularReader(engine), utc=zone in ("UTC", "Etc/UTC"))
 
     def rows(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
         """Returns one row for each value, or None if Spark might read one differently."""
@@ -75,14 +76,17 @@ class JsonColumns:
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _part(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
-        text = _plain_text(values)
-        if text is None:
+        content = _plain_objects(values)
+        if content is None:
             return None
-        if text.find(b"\\") < 0 and (found := RegularJson.of(text, _ends(values))) is not None:
-            rows = regular_rows(found, self._schema, utc=self._utc)
-            if rows is not None:
-                return rows
-        return self._parsed(values)
+        found = self._regular.read(content, _ends(values))
+        rows = None if found is None else regular_rows(found, self._schema, utc=self._utc)
+        if rows is not None:
+            return rows
+        return None if _has_codes(content) or _exceeds_limits(values) else self._parsed(values)
+
+    def close(self) -> None:
+        self._regular.close()
 
     def _parsed(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
         offsets = pa.array([0, len(values)], pa.int32())
@@ -113,9 +117,9 @@ class JsonColumns:
         return column if column.type == field.type else column.cast(field.type)
 
 
-def _plain_text(values: pa.BinaryArray) -> bytes | None:
-    """Returns the values without anything between them, and padding around them; None if they have
-    other characters than plain JSON objects.
+def _plain_objects(values: pa.BinaryArray) -> npt.NDArray[np.uint8] | None:
+    """Returns the values without anything between them; None if they have other characters than
+    plain JSON objects.
     """
     ends, data = _ends(values), values.buffers()[2]
     sizes = np.diff(ends)
@@ -124,21 +128,25 @@ def _plain_text(values: pa.BinaryArray) -> bytes | None:
     content = np.frombuffer(data, np.uint8)
     if not ((content[ends[:-1]] == _OPEN).all() and (content[ends[1:] - 1] == _CLOSE).all()):
         return None
-    every = content[ends[0] : ends[-1]]
-    if every.min() < ord(" "):  # also tabs and ends of lines between values
-        return None
-    text = b"".join((PADDING, every.data, PADDING))
+    content = content[ends[0] : ends[-1]]
+    # Control characters are also tabs and ends of lines between values.
+    is_plain = content.min() >= ord(" ") and (content.max() < _ASCII or _is_utf_8(values))
+    return content if is_plain else None
+
+
+def _has_codes(content: npt.NDArray[np.uint8]) -> bool:
+    """Returns whether code points may be escaped."""
+    text = content.tobytes()
     # A search for one byte is much faster than one for two.
-    if (b"\\" in text and b"\\u" in text) or not (text.isascii() or _is_utf_8(values)):
-        return None
-    return None if sizes.max() > _LONG and _exceeds_limits(values, sizes) else text
+    return b"\\" in text and b"\\u" in text
 
 
-def _exceeds_limits(values: pa.BinaryArray, sizes: npt.NDArray[np.int32]) -> bool:
+def _exceeds_limits(values: pa.BinaryArray) -> bool:
     """Returns whether Spark's parser may refuse a number or the nesting of a value."""
+    long = values.filter(pc.greater(pc.binary_length(values), _LONG))
     return any(
         _LONG_NUMBER.search(text) or text.count(b"{") + text.count(b"[") >= _LONG
-        for text in values.filter(pa.array(sizes > _LONG)).to_pylist()
+        for text in long.to_pylist()
     )
 
 

@@ -1,31 +1,32 @@
 """Regular JSON: flat objects that differ only in the values of the same fields.
 
 Producers usually write all records of a topic alike: the same fields in the same order, with the
-same blanks. The first record then gives the text between the values, and the quotes of all records
-give its positions. Once these texts are equal to the first record's, and nothing is escaped, all
-values are known without a parser. Integers and times are converted as in regular CSV text.
+same blanks. The first record then gives the text around the values. FiresteelRegularJson, in the
+slot's JVM, compares the other records with it and finds their values. If nothing is escaped, these
+are known without a parser. Times are converted as in regular CSV text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from firesteel.common.units import KIB
+from taskexecutor.executor.columnar.columns.rows import SharedBytes
+from taskexecutor.executor.columnar.jvm import gateway
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.csv_columns import converted
 from taskexecutor.executor.columnar.readers.csv_regular import RegularText
 from taskexecutor.executor.columnar.readers.pieces import Differs
 
-Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
-_QUOTE, _ZERO, _UTC = ord('"'), ord("0"), ord("Z")
-_CACHED = 256 * KIB  # bytes that are searched at a time
-PADDING = bytes(32)  # around the text, because conversions read words
+_UTC = ord("Z")
+PADDING = 32  # bytes around the text, because conversions read words
+_LINE = "\n"
 _FIELD = re.compile(
     rb'"(?P<name>[^"]*)" *: *(?:"(?P<text>[^"]*)"|(?P<number>[0-9]+))(?P<end> *, *| *\}$)'
 )
@@ -68,146 +69,95 @@ class Template(NamedTuple):
         return Template(values, [*texts, record[last:]])
 
 
-class RegularJson:
-    """The positions of all values of some records."""
+class RegularReader:
+    """Finds the values of regular records."""
 
-    def __init__(self, text: bytes, starts: Ints, template: Template, borders: Ints) -> None:
-        """`borders`: of each record, where its values start and end."""
-        self._template = template
-        self._borders = borders
-        self._bytes = np.frombuffer(text, np.uint8)
-        self._buffer = pa.py_buffer(text)
+    def __init__(self, engine: SparkEngine) -> None:
+        self._memory = SharedBytes()
+        self._java = engine.code.type("FiresteelRegularJson")(
+            self._memory.path, self._memory.room_bytes
+        )
+        self._read = gateway.without_conversion(self._java.read)
+        self._template: Template | None = None
+
+    def read(self, content: Bytes, ends: npt.NDArray[np.int32]) -> RegularJson | None:
+        """Returns None if records differ in more than values, or something is escaped. `content`
+        has the records without anything between them, in UTF-8 without control characters. The
+        differences of `ends` are the sizes of the records. The result is valid until the next call.
+        """
+        template = Template.of(content[: ends[1] - ends[0]].tobytes())
+        if template is None:
+            return None
+        if template != self._template:
+            self._java.expect(_LINE.join(part.decode() for part in template.texts))
+            self._template = template
+        memory, records, values = self._memory, len(ends) - 1, template.values
+        memory.clear()
+        padded = memory.reserve(len(content) + 2 * PADDING)
+        text, size = memory.view(padded, len(content) + 2 * PADDING), 8 * records * len(values)
+        text[PADDING:-PADDING] = content
+        ends_at, results_at = memory.copy(ends), memory.reserve(size)
+        if self._read(padded + PADDING, ends_at, records, results_at) < records:
+            return None
+        results = memory.view(results_at, size).reshape(len(values), -1)
+        starts = ends[:-1].astype(np.int64) + (PADDING - int(ends[0]))
+        return RegularJson(text, starts, dict(zip(values, results, strict=True)))
+
+    def close(self) -> None:
+        self._java.close()
+        self._memory.close()
+
+
+class RegularJson:
+    """The values of some records."""
+
+    def __init__(
+        self, text: Bytes, starts: npt.NDArray[np.int64], results: dict[_Value, Bytes]
+    ) -> None:
+        """`results`: of each record a number, or the bounds of a quoted value after the padding."""
         self._text = text
         self._starts = starts
-
-    @staticmethod
-    def of(text: bytes, ends: npt.NDArray[np.int32]) -> RegularJson | None:
-        """Returns None if records differ in more than values. `text` has the records without
-        anything between them, and padding around them. It contains neither backslashes nor control
-        characters, and is UTF-8. The differences of `ends` are the sizes of the records.
-        """
-        offsets = ends.astype(np.int64) + (len(PADDING) - int(ends[0]))
-        starts, stops = offsets[:-1], offsets[1:]
-        if (template := Template.of(text[starts[0] : stops[0]])) is None:
-            return None
-        quotes = _quotes(text)
-        count, more = divmod(len(quotes), len(starts))
-        if more or count != sum(part.count(b'"') for part in template.texts):
-            return None
-        quotes = quotes.reshape(len(starts), count)
-        if (quotes[:, 0] < starts).any() or (quotes[:, -1] >= stops).any():
-            return None
-        borders = _borders(text, template, starts, stops, quotes)
-        return None if borders is None else RegularJson(text, starts, template, borders)
+        self._results = results
 
     def column(self, field: pa.Field, *, utc: bool) -> pa.Array | None:
         """Returns a column; None if it needs a parser. `utc`: times without a zone are UTC. Raises
         Differs.
         """
-        names = [value.name for value in self._template.values]
-        if field.name not in names:
+        if (numbers := self._results.get(_Value(field.name, quoted=False))) is not None:
+            return _integers(numbers.view(np.int64), field.type)
+        if (found := self._results.get(_Value(field.name, quoted=True))) is None:
             return pa.nulls(len(self._starts), field.type)
-        index = names.index(field.name)
-        quoted = self._template.values[index].quoted
-        starts, ends = self._borders[:, 2 * index], self._borders[:, 2 * index + 1]
-        kind = field.type
-        if not quoted:
-            return self._integers(starts, ends, kind)
+        bounds, kind = found.view(np.int32), field.type
         if pa.types.is_string(kind):
-            return self._texts(starts, ends)
+            return self._texts(bounds)
+        starts, ends = bounds.reshape(-1, 2).T.astype(np.int64) + PADDING
         if not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)) or (ends == starts).any():
             return None
-        zoned = self._bytes[ends - 1] == _UTC
+        zoned = self._text[ends - 1] == _UTC
         if pa.types.is_timestamp(kind) and (zoned.all() or (utc and not zoned.any())):
-            times = self._regular(starts, ends - int(zoned[0])).column(1, kind, utc=True)
+            values = np.stack([starts - 1, ends - int(zoned[0])], axis=1)
+            times = RegularText(self._text, self._starts, values).column(1, kind, utc=True)
             if times is not None:
                 return times
-        return converted(self._texts(starts, ends), field, utc=utc)
+        return converted(self._texts(bounds), field, utc=utc)
 
-    def are_numbers(self, names: Collection[str]) -> bool:
-        """Returns whether all values of the other fields that have no quotes are integers."""
-        return all(
-            value.quoted
-            or value.name in names
-            or self._integers(self._borders[:, 2 * index], self._borders[:, 2 * index + 1])
-            is not None
-            for index, value in enumerate(self._template.values)
-        )
-
-    def _integers(self, starts: Ints, ends: Ints, kind: pa.DataType = _INT64) -> pa.Array | None:
-        """Returns digits without leading zeros as numbers; None if there are other values."""
-        sizes = ends - starts
-        if not (pa.types.is_int32(kind) or pa.types.is_int64(kind)) or sizes.min() < 1:
-            return None
-        if ((self._bytes[starts] == _ZERO) & (sizes > 1)).any():
-            return None
-        return self._regular(starts, ends).column(1, kind, utc=True)
-
-    def _regular(self, starts: Ints, ends: Ints) -> RegularText:
-        """Returns the values as the second column of regular text."""
-        return RegularText(self._text, self._starts, np.stack([starts - 1, ends], axis=1))
-
-    def _texts(self, starts: Ints, ends: Ints) -> pa.Array:
-        offsets = np.empty((len(starts), 2), np.int32)
-        offsets[:, 0], offsets[:, 1] = starts, ends
-        count = 2 * len(starts) - 1
-        buffers = [None, pa.py_buffer(offsets), self._buffer]
+    def _texts(self, bounds: npt.NDArray[np.int32]) -> pa.Array:
+        count = len(bounds) - 1
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._text).slice(PADDING)]
         every = pa.Array.from_buffers(pa.string(), count, buffers)
         return every.take(pa.array(np.arange(0, count, 2, dtype=np.int32)))
 
 
-def _quotes(text: bytes) -> Ints:
-    content = np.frombuffer(text, np.uint8)
-    places = []
-    for at in range(0, len(content), _CACHED):
-        (found,) = (content[at : at + _CACHED] == _QUOTE).nonzero()
-        found += at
-        places.append(found)
-    return np.concatenate(places)
-
-
-def _borders(
-    text: bytes, template: Template, starts: Ints, stops: Ints, quotes: Ints
-) -> Ints | None:
-    """Returns where values start and end; None if the text between them differs."""
-    words = np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
-    borders = np.empty((len(starts), 2 * len(template.values)), np.int64)
-    seen = 0  # quotes
-    for index, part in enumerate(template.texts):
-        if index == 0:
-            places = starts
-        elif index == len(template.values):
-            places = stops - len(part)
-        else:
-            places = quotes[:, seen] - part.index(b'"')
-        if index and (places < borders[:, 2 * index - 2]).any():
-            return None
-        if not _are_equal(words, places, part):
-            return None
-        seen += part.count(b'"')
-        if index:
-            borders[:, 2 * index - 1] = places
-        if index < len(template.values):
-            borders[:, 2 * index] = places + len(part)
-    return borders
-
-
-def _are_equal(words: npt.NDArray[np.uint64], places: Ints, part: bytes) -> bool:
-    """Returns whether the text at all places is `part`: compares eight bytes at a time."""
-    for at in range(0, len(part), 8):
-        piece = part[at : at + 8]
-        found = words[places + at]
-        if len(piece) < 8:
-            found = found & np.uint64((1 << 8 * len(piece)) - 1)
-        if not (found == np.uint64(int.from_bytes(piece, "little"))).all():
-            return False
-    return True
+def _integers(numbers: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array | None:
+    if pa.types.is_int64(kind):
+        return pa.array(numbers.copy())
+    if not pa.types.is_int32(kind) or int(numbers.max()) >= 1 << 31:
+        return None
+    return pa.array(numbers.astype(np.int32))
 
 
 def regular_rows(regular: RegularJson, schema: pa.Schema, *, utc: bool) -> pa.RecordBatch | None:
     """Returns the records' rows; None if a value needs a parser."""
-    if not regular.are_numbers(schema.names):
-        return None
     columns = []
     for field in schema:
         try:

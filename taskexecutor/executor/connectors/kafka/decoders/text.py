@@ -121,6 +121,8 @@ class TextValues(Values):
     def close(self) -> None:
         if self._plan is not None:
             self._plan.close()
+        if self._arrow is not None:
+            self._arrow.close()
 
 
 def text_schema(format: Json | Csv) -> pa.Schema:
