@@ -23,7 +23,7 @@ from taskexecutor.executor.connectors.kafka.decoders.json_columns import (
     _ends,
     _plain_objects,
 )
-from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularReader, regular_rows
+from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularReader
 from taskexecutor.executor.connectors.kafka.decoders.text import TextValues
 from taskexecutor.executor.connectors.kafka.encoders import encoder
 from taskexecutor.executor.connectors.kafka.source import KafkaReading
@@ -234,7 +234,21 @@ def alike(draw: st.DrawFn) -> list[bytes]:
         )
         words = {
             "dateTime": st.sampled_from(
-                ["", "2026-01-01T00:00:00.12Z", "2026-01-01 00:00:00", "2026-02-30T00:00:00.000Z"]
+                [
+                    *("", "2026-01-01T00:00:00.12Z", "2026-01-01 00:00:00", "2026-02-30 00:00:00Z"),
+                    *("2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z", "2026-01-01T00:00:60.0Z"),
+                    *("0001-01-01T00:00:00Z", "0000-12-31 23:59:59Z", "2026-01-01t00:00:00Z"),
+                    *(
+                        "2026-01-01T00:00:00.1234567Z",
+                        "2026-01-01 00:00:00.",
+                        "2026-1-01 00:00:00Z",
+                    ),
+                    *(
+                        "1500-02-29T00:00:00Z",
+                        "1900-01-01T00:00:00.000001Z",
+                        "2026-01-01T00:0é:00Z",
+                    ),
+                ]
             )
         }
     other = st.sampled_from(["", "a", "é", "x:y,z{}", "2026-01-01"])
@@ -299,13 +313,11 @@ def test_regular_records_need_no_parser(engine: SparkEngine) -> None:
     schema = pa.schema(
         [("auction", pa.int64()), ("channel", pa.string()), ("dateTime", pa.timestamp("us", "UTC"))]
     )
-    with closing(RegularReader(engine)) as reader:
+    content = _plain_objects(values)
+    assert content is not None
+    with closing(RegularReader(engine, schema, utc=True)) as reader:
         columns = JsonColumns(schema, reader, utc=True)
-        content = _plain_objects(values)
-        assert content is not None
-        regular = reader.read(content, _ends(values))
-        assert regular is not None
-        rows = regular_rows(regular, schema, utc=True)
+        rows = reader.rows(content, _ends(values))
     assert rows is not None and rows.equals(columns._parsed(values))
     assert rows.column(0).to_pylist() == list(range(4, 94))
 

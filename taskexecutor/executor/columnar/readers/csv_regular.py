@@ -52,9 +52,7 @@ class _Values(NamedTuple):
 class RegularText:
     """Finds the values of a column by its index."""
 
-    def __init__(
-        self, text: bytes | npt.NDArray[np.uint8], starts: Ints, ends: npt.NDArray[np.int64]
-    ) -> None:
+    def __init__(self, text: bytes, starts: Ints, ends: npt.NDArray[np.int64]) -> None:
         """`starts` of the lines and `ends` of each line's values; at least `_AHEAD` more bytes
         follow.
         """

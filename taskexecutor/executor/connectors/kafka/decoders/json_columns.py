@@ -20,10 +20,7 @@ from pyarrow import json
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.csv_columns import converted
 from taskexecutor.executor.columnar.readers.pieces import Differs
-from taskexecutor.executor.connectors.kafka.decoders.json_regular import (
-    RegularReader,
-    regular_rows,
-)
+from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularReader
 
 _OPEN, _CLOSE = ord("{"), ord("}")
 _ASCII = 128
@@ -62,8 +59,8 @@ class JsonColumns:
             return None
         if not all(_is_time(kind) or _is_alike(kind) for kind in schema.types):
             return None
-        zone = _setting(engine, "spark.sql.session.timeZone")
-        return JsonColumns(schema, RegularReader(engine), utc=zone in ("UTC", "Etc/UTC"))
+        utc = _setting(engine, "spark.sql.session.timeZone") in ("UTC", "Etc/UTC")
+        return JsonColumns(schema, RegularReader(engine, schema, utc=utc), utc=utc)
 
     def rows(self, values: pa.BinaryArray) -> pa.RecordBatch | None:
         """Returns one row for each value, or None if Spark might read one differently."""
@@ -79,8 +76,7 @@ class JsonColumns:
         content = _plain_objects(values)
         if content is None:
             return None
-        found = self._regular.read(content, _ends(values))
-        rows = None if found is None else regular_rows(found, self._schema, utc=self._utc)
+        rows = self._regular.rows(content, _ends(values))
         if rows is not None:
             return rows
         return None if _has_codes(content) or _exceeds_limits(values) else self._parsed(values)

@@ -3,7 +3,7 @@
 Producers usually write all records of a topic alike: the same fields in the same order, with the
 same blanks. The first record then gives the text around the values. FiresteelRegularJson, in the
 slot's JVM, compares the other records with it and finds their values. If nothing is escaped, these
-are known without a parser. Times are converted as in regular CSV text.
+are known without a parser. Times in other than the usual form are converted like those of CSV text.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from taskexecutor.executor.columnar.columns.rows import SharedBytes
 from taskexecutor.executor.columnar.jvm import gateway
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.csv_columns import converted
-from taskexecutor.executor.columnar.readers.csv_regular import RegularText
 from taskexecutor.executor.columnar.readers.pieces import Differs
 
 Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 
-_UTC = ord("Z")
-PADDING = 32  # bytes around the text, because conversions read words
+_NO_TIME = -(2**63)
 _LINE = "\n"
 _FIELD = re.compile(
     rb'"(?P<name>[^"]*)" *: *(?:"(?P<text>[^"]*)"|(?P<number>[0-9]+))(?P<end> *, *| *\}$)'
@@ -37,6 +37,13 @@ _INT64 = pa.int64()
 class _Value(NamedTuple):
     name: str
     quoted: bool
+
+
+class _Results(NamedTuple):
+    """The values of all records."""
+
+    values: Ints  # numbers; or, in each half, the start and the end of a text
+    times: Ints | None  # in microseconds, or _NO_TIME
 
 
 class Template(NamedTuple):
@@ -72,83 +79,86 @@ class Template(NamedTuple):
 class RegularReader:
     """Finds the values of regular records."""
 
-    def __init__(self, engine: SparkEngine) -> None:
+    def __init__(self, engine: SparkEngine, schema: pa.Schema, *, utc: bool) -> None:
+        """`schema` is that of the rows. `utc`: times without a zone are UTC."""
+        self._schema = schema
+        self._utc = utc
         self._memory = SharedBytes()
         self._java = engine.code.type("FiresteelRegularJson")(
-            self._memory.path, self._memory.room_bytes
+            self._memory.path, self._memory.room_bytes, utc
         )
         self._read = gateway.without_conversion(self._java.read)
         self._template: Template | None = None
+        self._times: list[bool] = []
 
-    def read(self, content: Bytes, ends: npt.NDArray[np.int32]) -> RegularJson | None:
-        """Returns None if records differ in more than values, or something is escaped. `content`
-        has the records without anything between them, in UTF-8 without control characters. The
-        differences of `ends` are the sizes of the records. The result is valid until the next call.
+    def rows(self, content: Bytes, ends: npt.NDArray[np.int32]) -> pa.RecordBatch | None:
+        """Returns None if records differ in more than values, something is escaped, or a value
+        needs a parser. `content` has the records without anything between them, in UTF-8 without
+        control characters. The differences of `ends` are the sizes of the records.
         """
         template = Template.of(content[: ends[1] - ends[0]].tobytes())
         if template is None:
             return None
         if template != self._template:
-            self._java.expect(_LINE.join(part.decode() for part in template.texts))
-            self._template = template
-        memory, records, values = self._memory, len(ends) - 1, template.values
+            self._expect(template)
+        memory, records = self._memory, len(ends) - 1
         memory.clear()
-        padded = memory.reserve(len(content) + 2 * PADDING)
-        text, size = memory.view(padded, len(content) + 2 * PADDING), 8 * records * len(values)
-        text[PADDING:-PADDING] = content
-        ends_at, results_at = memory.copy(ends), memory.reserve(size)
-        if self._read(padded + PADDING, ends_at, records, results_at) < records:
+        text_at, ends_at = memory.copy(content), memory.copy(ends)
+        size = 8 * records * (len(template.values) + sum(self._times))
+        results_at = memory.reserve(size)
+        if self._read(text_at, ends_at, records, results_at) < records:
             return None
-        results = memory.view(results_at, size).reshape(len(values), -1)
-        starts = ends[:-1].astype(np.int64) + (PADDING - int(ends[0]))
-        return RegularJson(text, starts, dict(zip(values, results, strict=True)))
+        found = iter(memory.view(results_at, size).view(np.int64).reshape(-1, records))
+        results = {
+            value: _Results(next(found), next(found) if is_time else None)
+            for value, is_time in zip(template.values, self._times, strict=True)
+        }
+        return self._rows(records, results, pa.py_buffer(memory.view(text_at, len(content))))
 
     def close(self) -> None:
         self._java.close()
         self._memory.close()
 
+    def _expect(self, template: Template) -> None:
+        times = {field.name for field in self._schema if pa.types.is_timestamp(field.type)}
+        self._times = [value.quoted and value.name in times for value in template.values]
+        self._java.expect(
+            _LINE.join(text.decode() for text in template.texts),
+            "".join("t" if is_time else "-" for is_time in self._times),
+        )
+        self._template = template
 
-class RegularJson:
-    """The values of some records."""
+    def _rows(
+        self, records: int, results: dict[_Value, _Results], text: pa.Buffer
+    ) -> pa.RecordBatch | None:
+        columns = []
+        for field in self._schema:
+            column: pa.Array | None = pa.nulls(records, field.type)
+            if (found := results.get(_Value(field.name, quoted=False))) is not None:
+                column = _integers(found.values, field.type)
+            elif (found := results.get(_Value(field.name, quoted=True))) is not None:
+                column = self._column(found, field, text)
+            if column is None:
+                return None
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def __init__(
-        self, text: Bytes, starts: npt.NDArray[np.int64], results: dict[_Value, Bytes]
-    ) -> None:
-        """`results`: of each record a number, or the bounds of a quoted value after the padding."""
-        self._text = text
-        self._starts = starts
-        self._results = results
-
-    def column(self, field: pa.Field, *, utc: bool) -> pa.Array | None:
-        """Returns a column; None if it needs a parser. `utc`: times without a zone are UTC. Raises
-        Differs.
-        """
-        if (numbers := self._results.get(_Value(field.name, quoted=False))) is not None:
-            return _integers(numbers.view(np.int64), field.type)
-        if (found := self._results.get(_Value(field.name, quoted=True))) is None:
-            return pa.nulls(len(self._starts), field.type)
-        bounds, kind = found.view(np.int32), field.type
-        if pa.types.is_string(kind):
-            return self._texts(bounds)
-        starts, ends = bounds.reshape(-1, 2).T.astype(np.int64) + PADDING
-        if not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)) or (ends == starts).any():
+    def _column(self, found: _Results, field: pa.Field, text: pa.Buffer) -> pa.Array | None:
+        if found.times is not None and (found.times != _NO_TIME).all():
+            return pa.array(found.times.copy()).view(field.type)
+        texts = _texts(found.values.view(np.int32), text)
+        if pa.types.is_string(field.type):
+            return texts
+        is_time = found.times is not None or pa.types.is_date32(field.type)
+        if not is_time or pc.any(pc.equal(pc.binary_length(texts), 0)).as_py():
             return None
-        zoned = self._text[ends - 1] == _UTC
-        if pa.types.is_timestamp(kind) and (zoned.all() or (utc and not zoned.any())):
-            values = np.stack([starts - 1, ends - int(zoned[0])], axis=1)
-            times = RegularText(self._text, self._starts, values).column(1, kind, utc=True)
-            if times is not None:
-                return times
-        return converted(self._texts(bounds), field, utc=utc)
-
-    def _texts(self, bounds: npt.NDArray[np.int32]) -> pa.Array:
-        count = len(bounds) - 1
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._text).slice(PADDING)]
-        every = pa.Array.from_buffers(pa.string(), count, buffers)
-        return every.take(pa.array(np.arange(0, count, 2, dtype=np.int32)))
+        try:
+            return converted(texts, field, utc=self._utc)
+        except Differs:
+            return None
 
 
-def _integers(numbers: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array | None:
+def _integers(numbers: Ints, kind: pa.DataType) -> pa.Array | None:
     if pa.types.is_int64(kind):
         return pa.array(numbers.copy())
     if not pa.types.is_int32(kind) or int(numbers.max()) >= 1 << 31:
@@ -156,15 +166,8 @@ def _integers(numbers: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array | N
     return pa.array(numbers.astype(np.int32))
 
 
-def regular_rows(regular: RegularJson, schema: pa.Schema, *, utc: bool) -> pa.RecordBatch | None:
-    """Returns the records' rows; None if a value needs a parser."""
-    columns = []
-    for field in schema:
-        try:
-            column = regular.column(field, utc=utc)
-        except Differs:
-            return None
-        if column is None:
-            return None
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _texts(bounds: npt.NDArray[np.int32], text: pa.Buffer) -> pa.Array:
+    """Copies the text between each pair of bounds."""
+    count = len(bounds) - 1
+    every = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), text])
+    return every.take(pa.array(np.arange(0, count, 2, dtype=np.int32)))
