@@ -322,6 +322,12 @@ def test_regular_records_need_no_parser(engine: SparkEngine) -> None:
     assert rows.column(0).to_pylist() == list(range(4, 94))
 
 
+def test_names_may_be_escaped(context: RuntimeContext) -> None:
+    values: list[bytes | None] = [b'{"auct\\u0069on":%d}' % number for number in range(3)]
+    found = decoded(context, Json("auction BIGINT"), values)
+    assert found.rows.column(0).to_pylist() == [0, 1, 2]
+
+
 def test_csv_rows_and_unreadable_lines(context: RuntimeContext) -> None:
     values = [b"1;a b", b"x;c", None, b'2;"d;e"', b"3", b""]
     found = decoded(context, Csv("id BIGINT, name STRING", sep=";"), values)

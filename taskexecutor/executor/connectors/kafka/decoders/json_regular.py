@@ -31,7 +31,6 @@ _FIELD = re.compile(
     rb'"(?P<name>[^"]*)" *: *(?:"(?P<text>[^"]*)"|(?P<number>[0-9]+))(?P<end> *, *| *\}$)'
 )
 _MOST_FIELDS = 500
-_INT64 = pa.int64()
 
 
 class _Value(NamedTuple):
@@ -56,8 +55,8 @@ class Template(NamedTuple):
 
     @staticmethod
     def of(record: bytes) -> Template | None:
-        """Returns None unless it is a flat object of strings and digits."""
-        if not record.startswith(b"{"):
+        """Returns None unless it is a flat object of strings and digits, without backslashes."""
+        if not record.startswith(b"{") or b"\\" in record:
             return None
         values: list[_Value] = []
         texts: list[bytes] = []
