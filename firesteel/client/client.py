@@ -85,7 +85,6 @@ from firesteel.errors import (
     PayloadTooLarge,
     SubmissionRejected,
 )
-from firesteel.high_availability import KUBERNETES
 
 CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
@@ -469,10 +468,15 @@ class Client:
         request = resource_manager_pb2.ClusterOverviewRequest()
         return CLUSTER_OVERVIEW.decode(self._call("GetClusterOverview", request))
 
+    @property
+    def forwards(self) -> bool:
+        """Whether the cluster is reached through port-forwards, which end with this client."""
+        return self._connection.forwards
+
     def dashboard_url(self) -> str:
         """The address of the dashboard; empty: the cluster has none."""
         url = self.cluster_overview().rest_url
-        if url and self.address.startswith(KUBERNETES):
+        if url and self.forwards:
             parts = urlsplit(url)
             return urlunsplit(parts._replace(netloc=self._connection.reach(parts.netloc)))
         host = self.address.rpartition(":")[0]
@@ -483,7 +487,9 @@ class Client:
         cluster has no logins. Raises FiresteelError.
         """
         security = self._connection.security
-        return log_in.code(dashboard_url, security) if security is not None else ""
+        if security is None:
+            return ""
+        return log_in.code(dashboard_url, security, forwarded=self.forwards)
 
     def stop_task_executor(
         self, task_executor_id: str, *, drain: bool = False, force: bool = False

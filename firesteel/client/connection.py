@@ -113,6 +113,10 @@ class Connection:
         if self._forwards is not None:
             self._forwards.close()
 
+    @property
+    def forwards(self) -> bool:
+        return self._forwards is not None and self._forwards.any
+
     def reach(self, address: str) -> str:
         """Returns the address at which this client reaches a process of the cluster. Raises
         ClusterUnreachable.

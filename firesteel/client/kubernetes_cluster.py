@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Say = Callable[[str], None]
-POLL_S = 0.2
+POLL_S = 0.5
 GONE_WITHIN_S = 120.0
 LOG_LINES = 20
 CRASHES = 3  # restarts of a master after which it is not going to serve
@@ -43,7 +43,9 @@ class KubernetesCluster:
     KubernetesConfigurationError.
     """
 
-    def __init__(self, conf: Configuration) -> None:
+    def __init__(self, conf: Configuration, *, patience_s: float = 10.0) -> None:
+        """`patience_s` limits the time for which a request to the API server is repeated."""
+        self._patience_s = patience_s
         self.cluster_id = cluster_id_of(conf)
         self._access = access_of(conf)
         self.conf = conf.with_overrides({options.KUBERNETES_NAMESPACE.key: self._access.namespace})
@@ -67,17 +69,17 @@ class KubernetesCluster:
     # ---- start
 
     def create(self, application: Application | None = None, *, task_executors: int = 0) -> None:
-        """Creates the objects of the cluster. Raises ClusterTaken or KubernetesError; then nothing
-        is left of them.
+        """Creates the objects of the cluster, and the credentials of this user. Raises ClusterTaken
+        or KubernetesError; then nothing is left of them.
         """
         objects = cluster_objects(self.conf, application, task_executors=task_executors)
         made = cluster_secrets(self.conf)
 
-        async def create(cluster: DeployedCluster, client: KubernetesClient) -> Object:
-            return await cluster.create([*objects, *made.secrets])
+        async def create(cluster: DeployedCluster, client: KubernetesClient) -> None:
+            await cluster.create([*objects, *made.secrets])
+            save_client(self.conf, self._access.namespace, made.client)
 
         self._run(create)
-        save_client(self.conf, self._access.namespace, made.client)
 
     def wait(self, say: Say) -> None:
         """Returns when a Dispatcher leads, or the application has ended. `say` gets each change of
@@ -185,7 +187,8 @@ class KubernetesCluster:
 
     def _run(self, work: Callable[[DeployedCluster, KubernetesClient], Awaitable[T]]) -> T:
         async def run() -> T:
-            async with KubernetesClient(self._access) as client:
+            patience_s = self._patience_s
+            async with KubernetesClient(self._access, total_timeout_s=patience_s) as client:
                 return await work(DeployedCluster(client, self.cluster_id), client)
 
         return asyncio.run(run())

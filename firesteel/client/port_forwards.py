@@ -61,6 +61,11 @@ class PortForwards:
                 raise ClusterUnreachable(str(error)) from None
         return self._open[address]
 
+    @property
+    def any(self) -> bool:
+        """Whether a master is reached through a port-forward."""
+        return any(local != address for address, local in self._open.items())
+
     def close(self) -> None:
         if self._loop is not None and self._thread is not None:
             self._run(self._resources.aclose())

@@ -254,12 +254,19 @@ def _update_deployment_status(
 def _run_replica_set(registry: Registry, replica_set: Object) -> None:
     spec = replica_set["spec"]
     active = _active(registry, replica_set)
+    failing = [
+        c
+        for c in (replica_set.get("status") or {}).get("conditions") or ()
+        if c["type"] == "ReplicaFailure"
+    ]
     failure: Failure | None = None
     for _ in range(spec["replicas"] - len(active)):
         try:
             _create_pod(registry, replica_set)
         except Failure as refused:
             failure = refused
+            if failing:  # the message differs in the name of the pod
+                break
             registry.event(replica_set, "FailedCreate", refused.message, warning=True)
             break
     surplus = sorted(active, key=_ready_pod)[: max(len(active) - spec["replicas"], 0)]
@@ -274,7 +281,7 @@ def _run_replica_set(registry: Registry, replica_set: Object) -> None:
         status |= {"readyReplicas": ready, "availableReplicas": ready}
     if failure is not None:
         condition = _condition(replica_set, "ReplicaFailure", True, "FailedCreate")
-        status["conditions"] = [condition | {"message": failure.message}]
+        status["conditions"] = failing or [condition | {"message": failure.message}]
     registry.set_status(REPLICA_SET, replica_set, status)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
+import threading
 import webbrowser
 from pathlib import Path
 
@@ -26,7 +28,8 @@ def dashboard(job: str | None, no_open: bool, address: str | None) -> None:
     """Opens the dashboard of a cluster, or the page of JOB, in a browser.
 
     The browser is logged in with the token of this user: with a code in the address, which is valid
-    once, within a minute.
+    once, within a minute. The dashboard of a cluster on Kubernetes is reached through a
+    port-forward, which lasts until Ctrl-C.
     """
     with connect(address) as client:
         url = client.dashboard_url()
@@ -37,11 +40,15 @@ def dashboard(job: str | None, no_open: bool, address: str | None) -> None:
             )
         page = f"/jobs/{resolve_job(client, job)}" if job else "/"
         code = client.login_code(url)
-    link = f"{url}#/login?code={code}&next={page}" if code else f"{url}#{page}"
-    if no_open or not _opened(link):
-        click.echo(link)
-    else:
-        click.echo(f"Opened {url} in a browser.")
+        link = f"{url}#/login?code={code}&next={page}" if code else f"{url}#{page}"
+        if no_open or not _opened(link):
+            click.echo(link)
+        else:
+            click.echo(f"Opened {url} in a browser.")
+        if client.forwards:
+            click.echo("Ctrl-C ends the connection to the cluster.", err=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
 
 
 def _opened(link: str) -> bool:

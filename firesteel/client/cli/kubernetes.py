@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from firesteel.client.job_details import ClusterOverview
 
 SLOTS_TIMEOUT_S = 300.0
-SLOTS_POLL_S = 0.2
+POLL_S = 0.5
 
 
 def say(text: str) -> None:
@@ -39,7 +39,7 @@ def start_session(conf: Configuration, *, task_executors: int, wait: bool) -> No
             if time.monotonic() - started_at > SLOTS_TIMEOUT_S:
                 say(f"{warm} of {slots} slots are warm; `firesteel cluster status` shows why.")
                 break
-            time.sleep(SLOTS_POLL_S)
+            time.sleep(POLL_S)
     click.echo(f"Cluster started: {cluster}, after {time.monotonic() - started_at:.1f} s.")
     target = cluster.options("kubernetes-session")
     click.echo(
@@ -183,7 +183,7 @@ def await_application(
             conf=cluster.conf,
             address=cluster.address,
             display=display,
-            follows_output=output,
+            follows_output=True,  # its logs are gone with the cluster
         )
         try:
             await_end(cluster.job_id, context, context.output_of(cluster.job_id))
@@ -203,4 +203,4 @@ def _submission_error(cluster: KubernetesCluster) -> str:
                 pass
             if (outcome := cluster.outcome()) is not None:
                 return "" if outcome.status else outcome.error
-            time.sleep(SLOTS_POLL_S)
+            time.sleep(POLL_S)

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class ImageFile(str):
-    """The path of a program in the image of a cluster."""
+    """A program in the image of a cluster: local:///PATH."""
 
 
 def _program_of(context: click.Context, parameter: click.Parameter, text: str) -> Path | ImageFile:
     """Parses a file of this machine, or local:///PATH of the image."""
     if text.startswith(IN_IMAGE):
-        return ImageFile(text.removeprefix(IN_IMAGE))
+        return ImageFile(text)
     found: Path = click.Path(exists=True, dir_okay=False, path_type=Path).convert(
         text, parameter, context
     )
@@ -373,8 +373,7 @@ def _run_in_image(
 ) -> int:
     if target != APPLICATION:
         raise FiresteelError(
-            f"{IN_IMAGE}{program} is a file of the image of an application cluster: add -t"
-            f" {APPLICATION}"
+            f"{program} is a file of the image of an application cluster: add -t {APPLICATION}"
         )
     from firesteel.client.cli.kubernetes import await_application
 

@@ -29,6 +29,7 @@ from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobNotFound
 from firesteel.high_availability import elected_address
+from firesteel.high_availability.incumbent import LeadersUnreachable
 from firesteel.high_availability.kubernetes import finder
 from firesteel.high_availability.kubernetes.offices import LeaseOffices
 from firesteel.kubernetes.client import KubernetesClient
@@ -38,7 +39,7 @@ from firesteel.kubernetes.configuration import access_of, cluster_id_of
 
 log = structlog.get_logger(__name__)
 
-PAUSE_S = 0.5
+PAUSE_S = 1.0
 RETRY_S = 5.0
 LOCAL = "local://"
 T = TypeVar("T")
@@ -100,7 +101,7 @@ class Application:
         error = ""
         while True:
             try:
-                with Client(self._address, conf=self._conf, own_cluster=True) as client:
+                with Client(self._address, conf=self._conf) as client:
                     if self._is_known(client):
                         return self._awaited(client)
                 if error:
@@ -108,7 +109,7 @@ class Application:
                 if self._program and self._leads():
                     error = self._submitted()
                     continue
-            except ClusterUnreachable as away:
+            except (ClusterUnreachable, LeadersUnreachable) as away:
                 log.info("waiting for the Dispatcher", reason=str(away))
             if not self._program and time.monotonic() > deadline:
                 key = options.KUBERNETES_SUBMISSION_TIMEOUT.key

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from firesteel.errors import FiresteelError
 from firesteel.kubernetes.client import KubernetesClient, Propagation
-from firesteel.kubernetes.cluster.objects import JOB, MODE, VERSION, owned
+from firesteel.kubernetes.cluster.objects import JOB, VERSION, owned
 from firesteel.kubernetes.errors import AlreadyExists, KubernetesError, NotFound
 from firesteel.kubernetes.pods.labels import CLUSTER_LABEL, selector_of
 from firesteel.kubernetes.resources import (
@@ -114,9 +114,9 @@ class DeployedCluster:
                 " it"
             )
         notes = metadata.get("annotations") or {}
-        job = f" that runs job {notes[JOB]}" if JOB in notes else ""
+        runs = f"of the job {notes[JOB]}" if JOB in notes else "for sessions"
         return (
-            f"the cluster {self} exists: a {notes.get(MODE, 'session')} cluster{job}, created at"
+            f"the cluster {self} exists: a cluster {runs}, created at"
             f" {metadata.get('creationTimestamp')} by Firesteel {notes.get(VERSION, 'unknown')};"
             f" {choose}, or delete it with `firesteel cluster stop -t kubernetes-session -D"
             f" kubernetes.cluster-id={self.cluster_id}`"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from firesteel.kubernetes.pods.status import Life, condition, life_of, main_status, problem_of
+from firesteel.kubernetes.pods.status import (
+    Life,
+    condition,
+    exit_of,
+    life_of,
+    main_status,
+    problem_of,
+)
 from firesteel.kubernetes.resources import Object, name_of
 
 
@@ -30,6 +37,9 @@ def _pod(pod: Object) -> str:
     text = f"pod {name_of(pod)}: {phase or 'Pending'}"
     if problem := problem_of(status):
         return f"{text}: {problem}"
+    terminated = (main.get("lastState") or {}).get("terminated")
+    if terminated:
+        return f"{text}: its masters restart; the last run {exit_of(terminated)}"
     life = life_of(status, main.get("state") or {})
     if life is Life.RUNNING:
         return f"{text}: {'ready' if main.get('ready') else 'its masters start'}"

@@ -69,7 +69,7 @@ def problem_of(status: Object) -> str:
         if message := waiting.get("message"):
             text += f": {message}"
         terminated = (container.get("lastState") or {}).get("terminated")
-        return f"{text}; it {_exit(terminated)}" if terminated else text
+        return f"{text}; it {exit_of(terminated)}" if terminated else text
     return ""
 
 
@@ -98,19 +98,19 @@ def end_of(manifest: Object, main: Object) -> str:
         return f"was ended{where} by {why}{_after(disrupted.get('message') or '')}"
     terminated = (main.get("state") or {}).get("terminated")
     if terminated and terminated.get("reason") == OOM_KILLED:
-        return _exit(terminated, where, _limit(manifest))
+        return exit_of(terminated, where, _limit(manifest))
     if node_is_silent(status, main):
         return f"is lost: its node {node} does not answer"
     if "deletionTimestamp" in manifest["metadata"]:
         return f"is deleted{where} by someone else (a drain of the node, an eviction or a user)"
     if terminated:
-        return _exit(terminated, where)
+        return exit_of(terminated, where)
     if status.get("phase") in ("Failed", "Succeeded"):
         return f"ended{where} in phase {status['phase']}; no reason is known"
     return ""
 
 
-def _exit(terminated: Object, where: str = "", limit: str = "") -> str:
+def exit_of(terminated: Object, where: str = "", limit: str = "") -> str:
     if terminated.get("reason") == OOM_KILLED:
         of = f" of {limit}" if limit else ""
         return f"was killed by the kernel{where}: it reached its memory limit{of} (OOMKilled)"

@@ -1,0 +1,81 @@
+"""Application clusters on Kubernetes: one job, after which nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firesteel.client.kubernetes_cluster import KubernetesCluster
+from firesteel.errors import ClusterUnreachable
+from firesteel.kubernetes.cluster import Application
+from tests.waiting import PATIENCE_S, eventually
+
+from .conftest import firesteel
+from .exactly_once import exactly_once_job
+from .kubernetes_clusters import ApplicationSession, kubernetes
+from .test_adoption import attempts
+
+TARGET = ("-t", "kubernetes-application")
+PROGRAM = """
+import sys
+from firesteel import Environment
+
+env = Environment(parallelism=1)
+env.from_collection([{"x": number} for number in range(int(sys.argv[1]))]).print()
+env.execute("numbers")
+"""
+
+
+def test_a_program_of_the_image_runs_and_its_cluster_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "numbers.py"
+    program.write_text(PROGRAM)
+    with kubernetes(tmp_path, monkeypatch) as cluster:
+        ran = firesteel("run", *TARGET, f"local://{program}", "3")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert ran.stdout.count("{'x': ") == 3, "its output is shown"
+        assert "Job has been submitted with JobID" in ran.stdout
+        assert "job FINISHED" in ran.stderr
+        assert "is deleted" in ran.stderr
+        assert not cluster.left()
+        failed = firesteel("run", *TARGET, f"local://{program}", "three")
+        assert failed.returncode == 1
+        assert "invalid literal for int() with base 10: 'three'" in failed.stderr
+        assert not cluster.left()
+
+
+def test_a_job_survives_the_death_of_its_master_and_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: str
+) -> None:
+    values = {"kubernetes.application.retention": "15 s"}
+    job_folder = tmp_path / "job"
+    job_folder.mkdir()
+    with kubernetes(tmp_path, monkeypatch, values) as cluster:
+        deployed = KubernetesCluster(cluster.conf)
+        deployed.create(Application())
+        said: list[str] = []
+        deployed.wait(said.append)
+        with deployed.client() as client:
+            session = ApplicationSession(client, deployed.job_id)
+            with exactly_once_job(session, job_folder, postgres) as job:  # type: ignore[arg-type]
+                job.progress("the start")
+                before = attempts(client.job_details(job.job_id))
+                cluster.kubelet.kill(cluster.master)
+                job.progress("the death of the master")
+
+                def resumed() -> bool:
+                    try:
+                        return attempts(client.job_details(job.job_id)) == before
+                    except ClusterUnreachable:
+                        return False
+
+                eventually(resumed, cluster.logs, patience_s=PATIENCE_S)
+                assert [each.job_id for each in client.list_jobs()] == [deployed.job_id]
+            assert [each.job_id for each in client.list_jobs()] == [deployed.job_id]
+        outcome = deployed.outcome()
+        assert outcome is not None and outcome.text == "FINISHED"
+        eventually(lambda: not cluster.left(), lambda: f"it deletes itself: {cluster.left()}")
+        (event,) = [e for e in cluster.server.objects("Event") if e["reason"] == "JobEnded"]
+        assert event["message"] == "FINISHED"
