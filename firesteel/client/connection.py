@@ -86,6 +86,8 @@ class Connection:
             leader = self._finder.find(timeout_s=0.0)
             self._unreachable = False
             if leader is None:
+                if self._forwards is not None:
+                    self._forwards.check_exists()
                 print(f"No Dispatcher leads {self.address}; waiting for one.", file=sys.stderr)
                 leader = self._finder.find(timeout_s=LEADER_TIMEOUT_S)
         except FiresteelError as error:

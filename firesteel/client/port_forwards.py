@@ -12,13 +12,14 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.leader import Office
 from firesteel.errors import ClusterUnreachable
 from firesteel.high_availability.kubernetes.offices import LeaseOffices
 from firesteel.kubernetes.client import KubernetesClient
-from firesteel.kubernetes.errors import KubernetesError
+from firesteel.kubernetes.errors import KubernetesError, NotFound
 from firesteel.kubernetes.pods.labels import selector_of
 from firesteel.kubernetes.port_forward import PortForward
-from firesteel.kubernetes.resources import PODS, name_of
+from firesteel.kubernetes.resources import DEPLOYMENTS, LEASES, PODS, name_of
 from firesteel.kubernetes.security import client_configuration
 
 T = TypeVar("T")
@@ -65,6 +66,28 @@ class PortForwards:
     def any(self) -> bool:
         """Whether a master is reached through a port-forward."""
         return any(local != address for address, local in self._open.items())
+
+    def check_exists(self) -> None:
+        """Raises ClusterUnreachable if there is neither a Lease nor a Deployment of the cluster."""
+
+        async def exists() -> bool:
+            lease = f"{self._cluster_id}-{Office.DISPATCHER.value}"
+            for resource, name in ((LEASES, lease), (DEPLOYMENTS, self._cluster_id)):
+                try:
+                    await self._client.get(resource, name, within_s=ANSWER_WITHIN_S)
+                    return True
+                except NotFound:
+                    pass
+            return False
+
+        try:
+            found = self._run(exists())
+        except KubernetesError:
+            return  # unknown
+        if not found:
+            raise ClusterUnreachable(
+                f"there is no cluster {self._cluster_id} in namespace {self._access.namespace}"
+            )
 
     def close(self) -> None:
         if self._loop is not None and self._thread is not None:

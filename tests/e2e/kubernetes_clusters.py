@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +79,9 @@ def kubernetes(
     given = CONFIGURATION | dict(values or {})
     (configuration / "config.yaml").write_text(yaml.safe_dump(given))
     with ApiServer(files) as server, Kubelet(server, directory / "pods") as kubelet:
-        kubelet.node.environment["PYTHONPATH"] = str(ROOT)
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        kubelet.node.environment |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": cache}
+        kubelet.node.probe_speed = 10
         patch.setenv("KUBECONFIG", str(server.kubeconfig))
         patch.setenv("FIRESTEEL_CONF_DIR", str(configuration))
         patch.setenv("HOME", str(home))  # of the credentials of clients

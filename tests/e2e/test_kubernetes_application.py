@@ -17,6 +17,7 @@ from .kubernetes_clusters import ApplicationSession, kubernetes
 from .test_adoption import attempts
 
 TARGET = ("-t", "kubernetes-application")
+ONE_SLOT = {"taskmanager.numberOfTaskSlots": "1", "taskmanager.memory.process.size": "1 gb"}
 PROGRAM = """
 import sys
 from firesteel import Environment
@@ -32,7 +33,7 @@ def test_a_program_of_the_image_runs_and_its_cluster_is_gone(
 ) -> None:
     program = tmp_path / "numbers.py"
     program.write_text(PROGRAM)
-    with kubernetes(tmp_path, monkeypatch) as cluster:
+    with kubernetes(tmp_path, monkeypatch, ONE_SLOT) as cluster:
         ran = firesteel("run", *TARGET, f"local://{program}", "3")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert ran.stdout.count("{'x': ") == 3, "its output is shown"
