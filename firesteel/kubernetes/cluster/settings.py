@@ -155,19 +155,8 @@ def _configuration(conf: Configuration, rest_port: int) -> str:
     values.setdefault(options.MAX_SLOTS.key, str(MAX_SLOTS))
     address = f"{cluster_id_of(conf)}-{RESOURCE_MANAGER}:{RM_PORT}"
     values.setdefault(options.KUBERNETES_RM_ADDRESS.key, address)
-    for option in (options.REST_HOSTS, options.SECURITY_HOSTS):
-        names: list[str] = conf.get(option)
-        values[option.key] = ";".join([*names, *_service_names(conf)])
     values[options.REST_PORT.key] = str(rest_port or "")
     return yaml.safe_dump(values, sort_keys=True, allow_unicode=True)
-
-
-def _service_names(conf: Configuration) -> list[str]:
-    """Returns the names by which others reach the Services of the cluster."""
-    cluster_id, namespace = cluster_id_of(conf), conf.get(options.KUBERNETES_NAMESPACE)
-    domains = ("", f".{namespace}", f".{namespace}.svc") if namespace else ("",)
-    services = (cluster_id, f"{cluster_id}-rest", f"{cluster_id}-{RESOURCE_MANAGER}")
-    return [f"{service}{domain}" for service in services for domain in domains]
 
 
 def _content(conf: Configuration, option: Option[str]) -> str:
