@@ -88,11 +88,13 @@ class Times:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.path: Path | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        path = self.folder / f"{TIMES}{uuid.uuid4().hex[:8]}"
+        if self.path is None:
+            self.path = self.folder / f"{TIMES}{uuid.uuid4().hex[:8]}"
         for batch in batches:
             if batch.num_rows:
-                with path.open("a") as file:
+                with self.path.open("a") as file:
                     file.write(f"{time.time_ns()}\n")
             yield batch

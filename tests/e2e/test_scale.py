@@ -13,11 +13,14 @@ from firesteel.client.job_details import JobDetails
 from firesteel.common.failpoints import Failpoint
 from firesteel.common.rescales import Outcome
 from firesteel.errors import FiresteelError
+from tests.kafka.broker import Kafka
 from tests.waiting import eventually
 
+from . import every_state
 from .conftest import Session, attempt_ids, firesteel, running
 from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import endless
+from .kafka_exactly_once import kafka_job
 
 
 def parallelism(details: JobDetails) -> set[int]:
@@ -53,6 +56,31 @@ def test_rows_count_once_while_a_job_is_rescaled_and_masters_die(
             session.client.rescale(job.job_id, 2)
         await_parallelism(session, job, 2)
         job.await_few_checkpoints()
+    session.wait_until_all_slots_are_free()
+
+
+def test_every_kind_of_state_and_sink_survives_rescaling(
+    session: Session, tmp_path: Path, postgres: str
+) -> None:
+    with exactly_once_job(session, tmp_path, postgres, operators=every_state) as job:
+        job.progress("the start")
+        for wanted in (1, 3, 2):
+            changed = session.client.rescale(job.job_id, wanted).after.values()
+            assert wanted in changed
+            job.progress(f"parallelism {wanted}")
+        records = session.client.job_details(job.job_id).rescales
+        assert [each.outcome for each in records] == [Outcome.SUCCEEDED] * 3
+    session.wait_until_all_slots_are_free()
+
+
+def test_transactions_of_kafka_survive_rescaling(
+    session: Session, kafka: Kafka, tmp_path: Path
+) -> None:
+    with kafka_job(session, kafka, tmp_path) as job:
+        job.progress("the start")
+        for wanted in (4, 3, 2):
+            assert session.client.rescale(job.job_id, wanted).changes
+            job.progress(f"parallelism {wanted}")
     session.wait_until_all_slots_are_free()
 
 

@@ -293,6 +293,36 @@ def test_requests_that_cannot_be_carried_out_say_why() -> None:
     assert "only a running job" in answer(waiting).problem
 
 
+def test_a_request_during_a_change_is_refused_and_the_change_continues() -> None:
+    world = running()
+    rescale(world, 1)
+    for dry_run in (False, True):
+        world.post(events.RescaleRequested(request="s", parallelism=2, dry_run=dry_run))
+        refused = world.of(commands.AnswerRescale)[-1]
+        assert refused.request == "s" and "is being changed already" in refused.problem
+    acknowledge(world)
+    world.post(events.ParallelismStored())
+    restarted(world)
+    run_all(world)
+    assert sizes(world) == [1, 1] and len(world.core.job.rescales.records) == 1
+
+
+def test_a_finished_job_is_not_rescaled() -> None:
+    world = running()
+    world.report(world.executions(), S.FINISHED)
+    assert world.core.graph.status is JobStatus.FINISHED
+    rescale(world, 1)
+    assert "FINISHED" in answer(world).problem
+
+
+def test_a_lower_bound_above_its_upper_bound_is_refused() -> None:
+    world = running()
+    world.post(
+        events.RescaleRequested(request="r", by_vertex={"sink": 2}, lower_bounds={"sink": 3})
+    )
+    assert answer(world).invalid and "has the lower bound 3, above" in answer(world).problem
+
+
 def test_the_same_parallelism_restarts_nothing() -> None:
     world = running()
     rescale(world, 2)
