@@ -8,11 +8,13 @@ import itertools
 import os
 import re
 import socket
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,6 +133,29 @@ def test_slices_are_read_in_few_pieces_and_checked_one_by_one(
     short = slices[-1]._replace(size_bytes=9 << 20)
     with pytest.raises(StorageError, match=r"is cut short: 9437184 bytes were .* 3145728 are left"):
         list(storage.read_slices(file, [short]))
+
+
+def test_a_file_is_copied_and_checked(storage: CheckpointStorage, tmp_path: Path) -> None:
+    file = storage.write("shared/table", [b"content"])
+    copy = tmp_path / "copy"
+    storage.read_to(file, copy)
+    assert copy.read_bytes() == b"content"
+    copy.unlink()
+    assert storage.read(file) == b"content", "also if the copy is a link"
+    with pytest.raises(StorageError, match="damaged"):
+        storage.read_to(replace(file, checksum="0" * 32), copy)
+
+
+def test_a_copy_within_a_file_system_is_a_link(tmp_path: Path) -> None:
+    storage = CheckpointStorage(str(tmp_path))
+    file = storage.write("table", [b"content"])
+    storage.read_to(file, tmp_path / "copy")
+    assert (tmp_path / "copy").stat().st_nlink == 2
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        elsewhere = Path(memory) / "copy"
+        assert elsewhere.parent.stat().st_dev != tmp_path.stat().st_dev
+        storage.read_to(file, elsewhere)
+        assert elsewhere.read_bytes() == b"content" and elsewhere.stat().st_nlink == 1
 
 
 def test_a_file_of_several_parts(storage: CheckpointStorage) -> None:
