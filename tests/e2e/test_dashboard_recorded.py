@@ -373,6 +373,31 @@ def test_a_job_without_slots_says_what_it_waits_for(record: Callable[..., Record
     expect(page.get_by_role("main")).to_contain_text("The job waits for 2 slots.")
 
 
+def test_rescales_are_listed_with_their_reasons(record: Callable[..., Recorded]) -> None:
+    shown = vertex(0)
+    change = {
+        "id": "r" * 32,
+        "trigger": "UPDATE_REQUIREMENT",
+        "state": "COMPLETED",
+        "start_ms": now_ms() - 5_000,
+        "end_ms": now_ms() - 3_500,
+        "before": {shown["id"]: 2},
+        "after": {shown["id"]: 4},
+        "reason": "autoscaler: more records arrive",
+        "problem": None,
+    }
+    failed = {**change, "id": "f" * 32, "state": "FAILED", "problem": "no slots"}
+    page = record(
+        answers_for(job(shown, rescales=[failed, change], autoscaler="raised to 4"))
+    ).open(f"/jobs/{JOB}")
+    table = page.get_by_role("table", name="Rescales")
+    expect(table.get_by_role("row")).to_have_count(3)
+    expect(table).to_contain_text("2 → 4")
+    expect(table).to_contain_text("autoscaler: more records arrive")
+    expect(table).to_contain_text("no slots")
+    expect(page.get_by_text("Autoscaler: raised to 4")).to_be_visible()
+
+
 def test_unknown_numbers_are_dashes(record: Callable[..., Recorded]) -> None:
     unknown = {
         "rates": dict.fromkeys(("records_in", "records_out", "bytes_in", "bytes_out")),
