@@ -15,10 +15,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
+
 from firesteel.common.backoff import Backoff
 from firesteel.common.config.redaction import is_sensitive, remember
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
+from firesteel.operator import TaskCancelled
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 10.0  # of a request
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_LOGGED_PAUSE_S = 0.8  # Kafka was unavailable for about as long; new topics have no leader at first
+_CANCELLED_S = 0.05  # the interval of noticing that the task is cancelled
+
+_log = structlog.get_logger("task")
 T = TypeVar("T")
 # Of every client. A program's properties override them.
 _DEFAULTS = {
@@ -185,17 +192,39 @@ def explained(
     return FiresteelError(f"{subject.place}: {to_do}{found.str()} ({name})")
 
 
+class Waiting:
+    """Waits while Kafka is unavailable, until the task is cancelled, and logs it once."""
+
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        self._cancelled = cancelled
+        self._logged = False
+
+    def __call__(self, error: KafkaUnavailable, pause_s: float) -> None:
+        """Waits for the next attempt. Raises TaskCancelled."""
+        if not self._logged and pause_s >= _LOGGED_PAUSE_S:
+            self._logged = True
+            _log.warning("Kafka is unavailable; waiting", cause=str(error))
+        deadline = time.monotonic() + pause_s
+        while not self._cancelled():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(left_s, _CANCELLED_S))
+        raise TaskCancelled
+
+
 def retried(
     work: Callable[[], T],
     patience_s: float = math.inf,
     *,
     waiting: Callable[[KafkaUnavailable, float], None],
+    first_pause_s: float = _FIRST_PAUSE_S,
 ) -> T:
     """Returns what `work` returns, calling it again while Kafka is unavailable, for at most
     `patience_s`. `waiting` is called before each pause, with the error and the pause in seconds; it
     waits, and may raise.
     """
-    backoff, deadline = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), time.monotonic() + patience_s
+    backoff, deadline = Backoff(first_pause_s, _LONGEST_PAUSE_S), time.monotonic() + patience_s
     while True:
         try:
             return work()

@@ -6,6 +6,7 @@ once, they are written in transactions (`transactional`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from taskexecutor.executor.connectors.kafka.transactional import (
     TransactionalWriter,
     TransactionCommitter,
 )
-from taskexecutor.executor.connectors.kafka.transactions import PATIENCE_S, Transactions
+from taskexecutor.executor.connectors.kafka.transactions import Transactions
 from taskexecutor.executor.connectors.kafka.verdicts import TransactionalIds
 from taskexecutor.executor.connectors.writer_sink import SinkWriting, WriterSink
 
@@ -107,7 +108,7 @@ class KafkaSinkRuntime(WriterSink[KafkaSink]):
 
     def _patient_topics(self, context: RuntimeContext) -> Topics:
         return Topics(
-            self.sink.connection, patience_s=PATIENCE_S, cancelled=lambda: context.cancelled
+            self.sink.connection, patience_s=math.inf, cancelled=lambda: context.cancelled
         )
 
     def _check_timeout(self, topics: Topics) -> None:

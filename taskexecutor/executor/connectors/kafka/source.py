@@ -26,7 +26,7 @@ from firesteel.common.task_metrics import PartitionProgress, TopicProgress
 from firesteel.connectors.kafka.source import KafkaSource
 from firesteel.elements import MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, SourceOperator, TaskCancelled
+from firesteel.operator import OperatorState, SourceOperator
 from firesteel.operators import SourceSpec, WatermarkSpec
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.kafka import clients, starting_offsets
@@ -35,7 +35,6 @@ from taskexecutor.executor.connectors.kafka.bad_records import (
     Unreadable,
     needs_headers,
 )
-from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable
 from taskexecutor.executor.connectors.kafka.decoders import Decoded, decoded_schema, decoder
 from taskexecutor.executor.connectors.kafka.discovery import (
     Discovery,
@@ -63,7 +62,6 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 DATA_LOSSES = "numDataLosses"
 PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
 _METADATA = "firesteel job "
-_WARN_S = 0.8  # a pause before which Kafka was unavailable for about as long
 
 _log = structlog.get_logger("task")
 
@@ -104,7 +102,6 @@ class KafkaReading(SourceOperator):
         self._budget: int | None = None  # records until the next checkpoint; None: no limit
         self._shares = (0, 0)  # partitions of this subtask, and of all
         self._commits_failed = 0
-        self._warned = False  # that Kafka is unavailable
         self._shared_with: set[str] = set()  # other jobs that use the group
         self._fetcher: Fetcher | None = None
         self._discovery: Discovery | None = None
@@ -149,7 +146,7 @@ class KafkaReading(SourceOperator):
         self._times: PartitionWatermarks[Partition] = PartitionWatermarks(delay_us, idle_us)
         self._decoder.open(context)
         self._unreadable = Unreadable(source, context, self.output)
-        progress = clients.retried(self._begin, waiting=self._wait)
+        progress = clients.retried(self._begin, waiting=clients.Waiting(lambda: context.cancelled))
         name = f"{context.task.task_name_with_subtask} {context.operator_id[:8]}"
         self._fetcher = Fetcher(
             source.connection,
@@ -221,16 +218,6 @@ class KafkaReading(SourceOperator):
             ]
         self._shares = (len(found), len(listed.partitions(source.partitions)))
         return found
-
-    def _wait(self, error: KafkaUnavailable, pause_s: float) -> None:
-        if not self._warned and pause_s >= _WARN_S:  # new topics have no leaders for a moment
-            self._warned = True
-            _log.warning("Kafka is unavailable; waiting", cause=str(error))
-        deadline = time.monotonic() + pause_s
-        while time.monotonic() < deadline:
-            if self.context.cancelled:
-                raise TaskCancelled
-            time.sleep(0.05)
 
     def _read(self, partitions: Iterable[Progress]) -> None:
         """Starts to read the partitions."""

@@ -14,20 +14,19 @@ from typing import Any, TypeVar
 
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
-from firesteel.operator import TaskCancelled
 from taskexecutor.executor.connectors.kafka.clients import (
     REQUEST_TIMEOUT_S,
-    KafkaUnavailable,
     Reports,
     Subject,
+    Waiting,
     admin,
     explained,
     library,
+    retried,
 )
 
 _FRESH_S = 60.0  # for which the number of a topic's partitions is not requested again
 _NEAR = 3
-_PAUSE_S = 0.5
 
 _T = TypeVar("_T")
 
@@ -45,7 +44,7 @@ class Topics:
         """`patience_s`: for how long requests are repeated while no broker answers."""
         self._connection = connection
         self._patience_s = patience_s
-        self._cancelled = cancelled
+        self._waiting = Waiting(cancelled)
         self._reports = Reports()
         self._client: Any = None
         self._known: dict[str, tuple[int, float]] = {}  # partitions, and when to look again
@@ -83,16 +82,7 @@ class Topics:
         return self._setting(kinds.ConfigResource(kinds.RESOURCE_BROKER, str(broker)), name)
 
     def _patiently(self, request: Callable[[], _T]) -> _T:
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            try:
-                return request()
-            except KafkaUnavailable:
-                if time.monotonic() >= deadline:
-                    raise
-            if self._cancelled():
-                raise TaskCancelled
-            time.sleep(_PAUSE_S)
+        return retried(request, self._patience_s, waiting=self._waiting)
 
     def _setting(self, resource: Any, name: str) -> str:
         (answer,) = self._admin().describe_configs([resource]).values()

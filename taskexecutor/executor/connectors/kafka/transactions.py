@@ -12,21 +12,22 @@ A request is repeated while brokers are away or load their logs.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from firesteel.common.backoff import Backoff
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
-from firesteel.operator import TaskCancelled
 from taskexecutor.executor.connectors.kafka.clients import (
     KafkaUnavailable,
     Subject,
+    Waiting,
     explained,
     library,
     resolved,
+    retried,
 )
 from taskexecutor.executor.connectors.kafka.verdicts import (
     UNKNOWN_OFFSET,
@@ -36,9 +37,8 @@ from taskexecutor.executor.connectors.kafka.verdicts import (
 )
 
 END_TXN_VERSION = 4
-PATIENCE_S = 60.0
 _TRY_S = 10.0  # for one request
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+_FIRST_PAUSE_S = 0.02
 _OPEN = tuple(state for state in State if state.open)
 
 _T = TypeVar("_T")
@@ -51,12 +51,12 @@ class Transactions:
         self,
         connection: KafkaConnection,
         *,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = math.inf,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._connection = connection
         self._patience_s = patience_s
-        self._cancelled = cancelled
+        self._waiting = Waiting(cancelled)
         self._client: Any = None
 
     def describe(self, transactional_id: str) -> Description | None:
@@ -191,21 +191,20 @@ class Transactions:
         """Repeats the request until the brokers are there. Raises KafkaUnavailable after some time,
         and FiresteelError for a refusal.
         """
-        subject = subject or Subject(connection=self._connection)
+        found_at = subject or Subject(connection=self._connection)
         deadline = time.monotonic() + self._patience_s
-        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while True:
+
+        def attempt() -> _T:
             try:
                 return request(self._connected(deadline))
             except library("kafka.errors").KafkaError as error:
-                found = _in_words(error, subject, doing)
-                if not isinstance(found, KafkaUnavailable) or time.monotonic() >= deadline:
-                    raise found from error
                 if not _same_coordinator(error):
                     self.close()  # its knowledge of coordinators and brokers is old
-            if self._cancelled():
-                raise TaskCancelled
-            time.sleep(backoff.next())
+                raise _in_words(error, found_at, doing) from error
+
+        return retried(
+            attempt, self._patience_s, waiting=self._waiting, first_pause_s=_FIRST_PAUSE_S
+        )
 
     def _connected(self, deadline: float) -> Any:
         if self._client is None:
