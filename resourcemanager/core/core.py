@@ -402,13 +402,17 @@ class SlotManager:
         for executor in found:
             self._drain(executor)
         if not found:
-            self.workers.cordon(worker_id)
+            self.workers.overdue(worker_id)
         self._unsettled = True
 
     def _replace_outdated(self) -> None:
         """Starts the drain of one worker with an earlier configuration, if no other one is under
         way. Its replacement starts first if the limit on slots allows it.
         """
+        begin_at = self._started_at + REGISTRATION_S  # the masters change as well
+        if self._now < begin_at:
+            self._arm(Deadline.SETTLE, after_s=begin_at - self._now)
+            return
         outdated = [
             x for x in self.table.executors.values() if x.worker_id in self.workers.outdated
         ]

@@ -84,7 +84,7 @@ class PodCluster:
 
     def apply(self, manifest: Object) -> None:
         """Replaces an object, as `kubectl apply` does."""
-        self._call(lambda client: client.apply(resource_of(manifest), manifest))
+        self._call(lambda client: client.apply(resource_of(manifest), manifest, force=True))
 
     def _call(self, request: Callable[[KubernetesClient], Awaitable[object]]) -> None:
         async def call() -> None:

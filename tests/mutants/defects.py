@@ -8,6 +8,7 @@ SIMULATION = "simulation"  # `make sim`, from seed 0 on
 _REFLECTOR = "tests/unit/kubernetes/test_reflector_core.py"
 _LEASES = "tests/unit/high_availability/test_lease_simulation.py"
 _PODS = "tests/unit/resourcemanager/test_pods_core.py"
+_POD_SEEDS = "tests/simulation/test_pods.py"
 _KAFKA = "tests/integration/test_kafka_sink.py"
 
 
@@ -455,6 +456,27 @@ MUTANTS = (
         "            elif worker is None and pod is not None:\n                self._stray(pod)\n",
         "",
         f"{_PODS}::test_a_late_pod_of_an_earlier_leader_is_deleted",
+    ),
+    Mutant(
+        "a pod whose creation has an unknown outcome does not count",
+        "resourcemanager/kubernetes/core.py",
+        "                return self.maybe_created\n",
+        "                return False\n",
+        f"{_POD_SEEDS}::test_workers_and_pods_agree_after_all_faults",
+    ),
+    Mutant(
+        "pods that are being deleted are not adopted",
+        "resourcemanager/kubernetes/core.py",
+        "            if pod.deleting and not pod.leaving:\n",
+        "            if pod.deleting:\n",
+        f"{_PODS}::test_leaving_and_outdated_pods_are_reported_after_a_failover",
+    ),
+    Mutant(
+        "all pods with an earlier configuration are replaced at the same time",
+        "resourcemanager/core/core.py",
+        "        if busy or not connected:\n",
+        "        if not connected:\n",
+        f"{_POD_SEEDS}::test_slots_workers_and_pods_agree_after_all_faults",
     ),
     Mutant(
         "an evicted pod counts as running until its containers have statuses",

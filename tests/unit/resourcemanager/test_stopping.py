@@ -5,6 +5,7 @@ from __future__ import annotations
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.events import WorkerId
+from resourcemanager.core.settings import REGISTRATION_S
 from resourcemanager.core.slots import SlotState
 from resourcemanager.core.workers import WorkerSpec
 from tests.slot_manager import SLOT, WORKER, Harness, executor_id, free, job_id
@@ -226,6 +227,16 @@ def test_a_worker_that_leaves_before_it_registers_is_drained_then() -> None:
     assert len(rm.sent(commands.RequestSlot)) == 1
 
 
+def test_a_worker_of_an_earlier_resourcemanager_that_leaves_is_not_waited_for() -> None:
+    rm = Harness(worker=ONE_SLOT, max_slots=4)
+    earlier = WorkerId("earlier")
+    rm.start(earlier)
+    rm.submit("job", 1)
+    assert not rm.sent(commands.RequestWorker)
+    rm.handle(events.WorkerLeaving(worker_id=earlier, cause="its node is drained"))
+    assert len(rm.sent(commands.RequestWorker)) == 1
+
+
 def replace_worker(rm: Harness, leaving: str) -> None:
     """The drained worker ends, and the new one registers."""
     new = [each.worker_id for each in rm.sent(commands.RequestWorker)]
@@ -244,6 +255,8 @@ def test_outdated_workers_are_replaced_one_by_one() -> None:
     busy = of_slot(rm, request, names)
     (idle,) = set(names) - {busy}
     rm.handle(events.WorkersOutdated(worker_ids=tuple(map(WorkerId, names))))
+    assert not rm.sent(commands.Shutdown), "peers register first"
+    rm.advance(REGISTRATION_S)
     assert [c.connection for c in rm.sent(commands.Shutdown)] == [rm.connection(idle)]
     assert {each.task_executor_id for each in rm.sent(commands.Vacate)} == {executor_id(idle)}
     rm.close(idle)
@@ -261,5 +274,6 @@ def test_at_the_limit_an_outdated_worker_ends_before_its_replacement_starts() ->
     rm, names = workers(1, max_slots=1)
     run(rm, "job", 1)
     rm.handle(events.WorkersOutdated(worker_ids=tuple(map(WorkerId, names))))
+    rm.advance(REGISTRATION_S)
     (vacate,) = rm.sent(commands.Vacate)
     assert vacate.without_slots and not vacate.forced

@@ -13,8 +13,6 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import pytest
-
 from firesteel.common.service.core import Tick
 from firesteel.kubernetes.pods.labels import MAIN_CONTAINER
 from firesteel.kubernetes.reflector import core as reflecting
@@ -26,13 +24,14 @@ from resourcemanager.core.events import (
     WorkerEvent,
     WorkerExited,
     WorkerId,
+    WorkerLeaving,
+    WorkersOutdated,
     WorkerStarted,
     WorkerStartFailed,
 )
 from resourcemanager.kubernetes import core as deciding
 from resourcemanager.kubernetes.core import PodsCore, PodsSettings
 from resourcemanager.kubernetes.pod import read_pod
-from tests.long import long_after
 
 C = TypeVar("C", deciding.CreatePod, deciding.DeletePod)
 
@@ -40,10 +39,11 @@ PODS_MAX = 12
 FAULTS_S = 600.0  # then nothing fails any more
 QUIET_S = 400.0  # enough for all pauses and deadlines
 COMPARE_S = 10.0
+GRACE_S = 10  # of pods
 REFLECTOR = ReflectorSettings(watch_timeout_s=30, silence_s=5.0, stale_after_s=120.0)
 
 
-class Simulation:
+class PodsSimulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
@@ -57,10 +57,12 @@ class Simulation:
         # the SlotManager
         self.wanted = 0
         self.workers: set[WorkerId] = set()
+        self.leaving: set[WorkerId] = set()
         self.ends: set[tuple[int, WorkerId]] = set()  # with the attempt that reported it
         self.numbers = itertools.count(1)
         # the driver
         self.attempt = 0
+        self.template = "template-0"  # of the pods that it creates
         self.late: set[str] = set()  # pods that an earlier attempt created after its end
         self.take_office()
 
@@ -75,25 +77,29 @@ class Simulation:
     def run_until(self, end: float) -> None:
         while True:
             due = [
-                (deadline, core)
-                for core in (self.pods_core, self.reflector)
+                (deadline, tick)
+                for core, tick in self.cores()
                 if (deadline := core.next_deadline()) is not None
             ]
-            deadline, core = min(due, key=lambda each: each[0], default=(end, None))
+            deadline, tick = min(due, key=lambda each: each[0], default=(end, lambda: None))
             first = self._heap[0][0] if self._heap else end
             if min(deadline, first) >= end:
                 self.now = end
                 return
             if deadline < first:
                 self.now = max(self.now, deadline)
-                if core is self.pods_core:
-                    self.decide(Tick())
-                else:
-                    self.reflect(Tick())
+                tick()
             else:
                 self.now, _, action = heapq.heappop(self._heap)
                 action()
             self.check()
+
+    def cores(self) -> list[tuple[Any, Callable[[], None]]]:
+        """Returns the cores, with what each does at its deadline."""
+        return [
+            (self.pods_core, lambda: self.decide(Tick())),
+            (self.reflector, lambda: self.reflect(Tick())),
+        ]
 
     def chance(self, probability: float) -> bool:
         return self.faulty and self.random.random() < probability
@@ -105,6 +111,7 @@ class Simulation:
     # ---- the driver
 
     def take_office(self) -> None:
+        """Another ResourceManager leads."""
         self.attempt += 1
         self.pods_core = PodsCore(
             PodsSettings(
@@ -114,9 +121,11 @@ class Simulation:
                 rate_per_s=20.0,
                 burst=5,
                 concurrency=4,
+                template=self.template,
             )
         )
         self.workers.clear()
+        self.leaving.clear()
         self.new_reflector()
         self.after(COMPARE_S, lambda attempt=self.attempt: self.compare(attempt))  # type: ignore[misc]
 
@@ -206,6 +215,7 @@ class Simulation:
             "firesteel/worker-id": command.worker_id,
             "firesteel/attempt": attempt,
             "firesteel/number": number,
+            "firesteel/template": self.template,
         }
         uid = f"{command.name}/{next(self._count)}"
         metadata = {"name": command.name, "uid": uid, "labels": labels}
@@ -224,9 +234,10 @@ class Simulation:
 
     def delete_gracefully(self, pod: Object) -> None:
         if "deletionTimestamp" not in pod["metadata"]:
-            self.put(pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "now"}})
+            times = {"deletionTimestamp": "now", "deletionGracePeriodSeconds": GRACE_S}
+            self.put(pod | {"metadata": pod["metadata"] | times})
             uid = pod["metadata"]["uid"]
-            self.soon(lambda: self.vanish(uid), 10.0)
+            self.after(GRACE_S, lambda: self.vanish(uid))
 
     def by_uid(self, uid: str) -> Object | None:
         return next((p for p in self.pods.values() if p["metadata"]["uid"] == uid), None)
@@ -328,13 +339,17 @@ class Simulation:
         match event:
             case PreviousWorkersFound(worker_ids=worker_ids):
                 self.workers |= set(worker_ids)
-            case WorkerStarted() | WorkerDelayed():
+            case WorkerStarted() | WorkerDelayed() | WorkersOutdated():
                 pass
+            case WorkerLeaving(worker_id=worker_id):
+                self.workers.discard(worker_id)  # another one is needed
+                self.leaving.add(worker_id)
             case WorkerExited(worker_id=worker_id) | WorkerStartFailed(worker_id=worker_id):
                 ended = (self.attempt, worker_id)
                 assert ended not in self.ends, f"{worker_id} has ended twice"
                 self.ends.add(ended)
                 self.workers.discard(worker_id)
+                self.leaving.discard(worker_id)
             case _:
                 raise AssertionError(f"unexpected {event}")
 
@@ -403,9 +418,9 @@ class Simulation:
         assert set(self.pods_core.workers) == self.workers
 
 
-@pytest.mark.parametrize("seed", long_after(20, range(500)))
-def test_workers_and_pods_agree_after_all_faults(seed: int) -> None:
-    simulation = Simulation(seed)
+def simulate(seed: int) -> None:
+    """Raises AssertionError unless workers and pods agree after all faults."""
+    simulation = PodsSimulation(seed)
     simulation.wanted = 5
     simulation.scale()
     simulation.disturb()
