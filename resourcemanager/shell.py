@@ -246,7 +246,7 @@ def _log_sent(command: Command) -> None:
             log.warning(
                 "reason of a lost TaskExecutor",
                 task_executor_id=command.task_executor_id,
-                cause=command.cause,
+                cause=command.cause or command.log,
             )
         case commands.Vacate() | commands.VacateWithdrawn():
             log.info("sent to JobMasters", command=str(command))

@@ -204,7 +204,7 @@ class JobMasterCore:
             case events.TaskExecutorLost():
                 return self._task_executor_lost(event.task_executor_id, event.cause, now)
             case events.LossExplained():
-                job.explain_loss(event.task_executor_id, event.cause)
+                job.explain_loss(event)
                 return [job.report_status()]
             case events.SlotLost():
                 return self._slots_lost((event.allocation_id,), event.error, now)

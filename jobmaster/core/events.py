@@ -125,10 +125,11 @@ class TaskExecutorSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossExplained:
-    """The reason why a TaskExecutor was lost, from the driver, after the verdict."""
+    """The reason why a TaskExecutor was lost, or its log, from the driver, after the verdict."""
 
     task_executor_id: TaskExecutorId
-    cause: str
+    cause: str = ""
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

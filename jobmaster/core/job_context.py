@@ -18,7 +18,7 @@ from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.commands import log
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
-from jobmaster.core.events import FinishedTask, ListedTask, OperatorAnalysis
+from jobmaster.core.events import FinishedTask, ListedTask, LossExplained, OperatorAnalysis
 from jobmaster.core.execution_graph import (
     Execution,
     ExecutionGraph,
@@ -146,13 +146,13 @@ class JobContext:
     def error(self, summary: str, now: float) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
 
-    def explain_loss(self, task_executor_id: TaskExecutorId, cause: str) -> None:
+    def explain_loss(self, event: LossExplained) -> None:
         """Adds the reason of a loss to the errors that report it."""
-        self.exceptions.explain_loss(task_executor_id, cause)
+        self.exceptions.explain_loss(event)
         for execution in (e for v in self.graph.execution_vertices() for e in v.attempts):
             error = execution.error
-            if error is not None and error.lost_task_executor == task_executor_id:
-                execution.error = explained(error, cause)
+            if error is not None and error.lost_task_executor == event.task_executor_id:
+                execution.error = explained(error, event)
 
     def warn(self, text: str) -> list[commands.Command]:
         """Logs a warning for the user, and shows it with the job, which keeps running."""

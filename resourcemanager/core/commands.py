@@ -85,11 +85,12 @@ class NotEnoughResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossExplained:
-    """Sends every JobMaster the reason of a loss, which came after the verdict."""
+    """Sends every JobMaster the reason of a loss, or the log, which came after the verdict."""
 
     connection: Connection
     task_executor_id: TaskExecutorId
-    cause: str
+    cause: str = ""
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ rules:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -45,6 +45,8 @@ from resourcemanager.core.stopping import Stops, nowhere, places_of
 from resourcemanager.core.timers import Timers
 from resourcemanager.core.workers import Growth, Workers, WorkerSpec, WorkerState
 
+_ENDED_MAX = 100  # whose logs may follow
+
 
 class SlotManager:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
@@ -61,6 +63,7 @@ class SlotManager:
         self.missing = 0  # slots required that no free slot can provide
         # Declared dead, and not known to have ended.
         self.lost_workers: dict[WorkerId, TaskExecutorId] = {}
+        self._ended: OrderedDict[WorkerId, TaskExecutorId] = OrderedDict()  # the latest ones
         self.fence = Fence(settings.epoch)
         self._ids = ids
         self._timers: Timers[Timer] = Timers()
@@ -174,6 +177,9 @@ class SlotManager:
                 | events.WorkerExited(worker_id=worker_id, cause=cause)
             ):
                 self._worker_ended(worker_id, cause)
+            case events.WorkerLogRead(worker_id=worker_id, log=log):
+                if (ended := self._ended.get(worker_id)) is not None:
+                    self._explain_loss(ended, log=log)
             case Tick():
                 pass
             case _:
@@ -595,14 +601,21 @@ class SlotManager:
         lost = self.lost_workers.pop(worker_id, None)
         if lost is not None:  # the verdict did not wait for the reason
             self.workers.last_end = cause
-            self._commands += [
-                commands.LossExplained(connection=c, task_executor_id=lost, cause=cause)
-                for job in self.jobs.values()
-                if (c := job.connection) is not None
-            ]
+            self._ended[worker_id] = lost
+            self._explain_loss(lost, cause=cause)
         for executor in [x for x in self.table.executors.values() if x.worker_id == worker_id]:
+            self._ended[worker_id] = executor.task_executor_id
             self._lose_executor(executor, cause)
+        while len(self._ended) > _ENDED_MAX:
+            self._ended.popitem(last=False)
         self._unsettled = True
+
+    def _explain_loss(self, lost: TaskExecutorId, *, cause: str = "", log: str = "") -> None:
+        self._commands += [
+            commands.LossExplained(connection=c, task_executor_id=lost, cause=cause, log=log)
+            for job in self.jobs.values()
+            if (c := job.connection) is not None
+        ]
 
     def _delayed(self, worker_id: WorkerId, problem: str) -> None:
         worker = self.workers.known.get(worker_id)

@@ -224,6 +224,14 @@ class WorkerExited:
     cause: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLogRead:
+    """The last lines of the log of a worker whose end was reported before."""
+
+    worker_id: WorkerId
+    log: str
+
+
 FromTaskExecutor = SlotsReported | SlotRequestAccepted | SlotRequestRejected | TaskExecutorHeartbeat
 FromJobMaster = RequirementsDeclared | TaskExecutorReportedLost | JobMasterHeartbeat
 Registration = TaskExecutorRegistered | JobMasterRegistered
@@ -236,6 +244,7 @@ WorkerEvent = (
     | WorkersOutdated
     | WorkerStartFailed
     | WorkerExited
+    | WorkerLogRead
 )
 Event = (
     Started

@@ -37,6 +37,7 @@ from resourcemanager.core.events import (
     WorkerExited,
     WorkerId,
     WorkerLeaving,
+    WorkerLogRead,
     WorkersOutdated,
     WorkerStarted,
     WorkerStartFailed,
@@ -668,6 +669,9 @@ class PodsCore:
             return
         match worker.state:
             case State.ENDING if event.ended:
+                if worker.reported and event.log:
+                    log = _last_lines(event.log)
+                    self._report(WorkerLogRead(worker_id=worker.worker_id, log=log))
                 self._end(worker, self._cause(worker, event.log, event.events))
                 self._delete(worker, "it has ended" if self._over(worker) else "it has failed")
             case State.EXISTS if not event.ended:
@@ -719,8 +723,7 @@ class PodsCore:
         if events:
             text += f"; {events}"
         if log:
-            lines = "\n".join(f"  {line}" for line in log.splitlines())
-            text += f"\nThe last lines of its log:\n{lines}"
+            text += f"\n{_last_lines(log)}"
         return text
 
     def _end(self, worker: Worker, cause: str, *, started: bool = True) -> None:
@@ -847,3 +850,8 @@ class PodsCore:
             assert worker.state is not State.FORGOTTEN, worker
             if worker.state is State.QUEUED:
                 assert worker in self._queue, worker
+
+
+def _last_lines(log: str) -> str:
+    lines = "\n".join(f"  {line}" for line in log.splitlines())
+    return f"The last lines of its log:\n{lines}"

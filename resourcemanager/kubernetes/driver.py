@@ -372,8 +372,6 @@ class KubernetesDriver:
             name = worker.worker_id if worker is not None else command.name
             await asyncio.to_thread(self._save, f"{name}.log", read)
         shown = "\n".join(read.splitlines()[-SHOWN_LINES:])
-        if shown and command.ended and (worker is None or worker.reported):
-            log.info("the log of a pod comes after its verdict", pod=command.name, log=shown)
         self._core_loop.post(
             core.PodInspected(name=command.name, ended=command.ended, log=shown, events=events)
         )

@@ -25,6 +25,7 @@ from resourcemanager.core.events import (
     WorkerExited,
     WorkerId,
     WorkerLeaving,
+    WorkerLogRead,
     WorkersOutdated,
     WorkerStarted,
     WorkerStartFailed,
@@ -339,7 +340,7 @@ class PodsSimulation:
         match event:
             case PreviousWorkersFound(worker_ids=worker_ids):
                 self.workers |= set(worker_ids)
-            case WorkerStarted() | WorkerDelayed() | WorkersOutdated():
+            case WorkerStarted() | WorkerDelayed() | WorkersOutdated() | WorkerLogRead():
                 pass
             case WorkerLeaving(worker_id=worker_id):
                 self.workers.discard(worker_id)  # another one is needed

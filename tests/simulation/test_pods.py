@@ -13,6 +13,6 @@ def test_workers_and_pods_agree_after_all_faults(seed: int) -> None:
     pods.simulate(seed)
 
 
-@pytest.mark.parametrize("seed", long_after(5, range(200)))
+@pytest.mark.parametrize("seed", long_after(8, range(200)))
 def test_slots_workers_and_pods_agree_after_all_faults(seed: int) -> None:
     pods_and_slots.simulate(seed)

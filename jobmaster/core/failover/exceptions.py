@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from firesteel.common.ids import TaskExecutorId
 from firesteel.errors import ErrorInfo
+from jobmaster.core.events import LossExplained
 
 _ENTRIES = 16  # failures of the job that are kept
 _FOLLOW_UPS = 8  # per failure
@@ -24,9 +24,10 @@ class Failure:
     follow_ups: list[ErrorInfo] = field(default_factory=list)
 
 
-def explained(error: ErrorInfo, cause: str) -> ErrorInfo:
+def explained(error: ErrorInfo, event: LossExplained) -> ErrorInfo:
     """Returns the error with the reason of the loss that it reports."""
-    return replace(error, summary=f"{error.summary}; {cause}", lost_task_executor="")
+    summary = "; ".join(filter(None, (error.summary, event.cause)))
+    return replace(error, summary="\n".join(filter(None, (summary, event.log))))
 
 
 class ExceptionHistory:
@@ -53,15 +54,15 @@ class ExceptionHistory:
         if len(failure.follow_ups) < _FOLLOW_UPS:
             failure.follow_ups.append(error)
 
-    def explain_loss(self, task_executor_id: TaskExecutorId, cause: str) -> None:
+    def explain_loss(self, event: LossExplained) -> None:
         """Adds the reason, which arrived late, to failures that report the loss."""
         for failure in self._failures:
             errors = [failure.primary, *failure.follow_ups]
-            if any(error.lost_task_executor == task_executor_id for error in errors):
+            if any(error.lost_task_executor == event.task_executor_id for error in errors):
                 self.version += 1
                 failure.primary, *failure.follow_ups = (
-                    explained(error, cause)
-                    if error.lost_task_executor == task_executor_id
+                    explained(error, event)
+                    if error.lost_task_executor == event.task_executor_id
                     else error
                     for error in errors
                 )

@@ -331,6 +331,9 @@ def test_a_reason_that_arrives_late_completes_the_error() -> None:
     expected = f"TaskExecutor te-1 is lost: {PROCESS_ENDED}; its pod was OOMKilled"
     (error,) = world.core.exceptions.newest_first()
     assert error.summary == expected
+    world.post(events.LossExplained(task_executor_id=lost, log="The last lines"))
+    expected += "\nThe last lines"
+    assert world.core.exceptions.newest_first()[0].summary == expected
     attempts = [v.attempts[0].error for v in world.core.graph.execution_vertices()]
     assert {error.summary for error in attempts if error is not None} == {expected}
 

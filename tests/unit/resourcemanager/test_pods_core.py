@@ -16,6 +16,7 @@ from resourcemanager.core.events import (
     WorkerExited,
     WorkerId,
     WorkerLeaving,
+    WorkerLogRead,
     WorkersOutdated,
     WorkerStarted,
     WorkerStartFailed,
@@ -151,6 +152,16 @@ def test_a_verdict_does_not_wait_for_a_slow_log() -> None:
     assert [c.name for c in k8s.sent(core.DeletePod)] == [pod.name]
     k8s.handle(core.PodInspected(name=pod.name, log="late"))
     assert k8s.commands == []
+
+
+def test_a_log_that_follows_the_verdict_is_reported() -> None:
+    k8s = Harness()
+    pod = k8s.start(ONE)
+    k8s.see(replace(pod, life=Life.ENDED, end="ended with exit code 1"))
+    k8s.advance(core.REASON_PATIENCE_S)
+    k8s.handle(core.PodInspected(name=pod.name, log="no Java found"))
+    log = "The last lines of its log:\n  no Java found"
+    assert k8s.reports == [WorkerLogRead(worker_id=ONE, log=log)]
 
 
 def test_an_evicted_pod_without_container_statuses_has_ended() -> None:

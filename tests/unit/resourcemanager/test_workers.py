@@ -467,3 +467,5 @@ def test_the_verdict_waits_for_the_driver_only_for_a_moment() -> None:
     assert (explained.task_executor_id, explained.cause) == (executor_id(worker), "OOMKilled")
     rm.handle(events.WorkerExited(worker_id=worker, cause="again"))
     assert rm.sent(commands.LossExplained) == []
+    rm.handle(events.WorkerLogRead(worker_id=worker, log="its last lines"))
+    assert [each.log for each in rm.sent(commands.LossExplained)] == ["its last lines"]
