@@ -56,6 +56,7 @@ sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED
 
 sim-long: $(READY) ## the same for 50000 seeds, about two hours of two cores
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),50000)
+	@$(PYTHON_IN_VENV) -m pytest -q -m "" tests/simulation/test_pods.py
 
 chaos: $(READY) ## random deaths and cuts in a real cluster, KILLS=20, or for MINUTES=60, from a SEED=17; under one kind of job, ONLY=triggers; of elected masters, MASTERS=10
 	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MASTERS),--masters $(MASTERS))

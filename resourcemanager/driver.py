@@ -50,9 +50,9 @@ class WorkerDriver(Protocol):
         ended. `failed`: the worker is dead or did not register, so its log is of interest.
         """
 
-    async def stop(self) -> None:
-        """Stops all workers and waits for their end, unless they end with the cluster; posts no
-        more events.
+    async def stop(self, *, end_workers: bool = True) -> None:
+        """Stops all workers and waits for their end, unless they end with the cluster or another
+        ResourceManager follows; posts no more events.
         """
 
     def logs(self) -> Sequence[WorkerLogs]:
@@ -78,7 +78,7 @@ class NoDriver:
     def release_worker(self, worker_id: WorkerId, cause: str, *, failed: bool = False) -> None:
         pass
 
-    async def stop(self) -> None:
+    async def stop(self, *, end_workers: bool = True) -> None:
         pass
 
     def logs(self) -> Sequence[WorkerLogs]:

@@ -99,7 +99,9 @@ class LocalDriver:
             _signal(previous, signal.SIGTERM)
             asyncio.get_running_loop().call_later(STOP_GRACE_S, _signal, previous, signal.SIGKILL)
 
-    async def stop(self) -> None:
+    async def stop(self, *, end_workers: bool = True) -> None:
+        if not end_workers:
+            return
         self._post = lambda event: None
         for released in self._released.values():
             released.set()

@@ -72,8 +72,7 @@ class Shell:
 
     async def close(self, *, end_workers: bool = True) -> None:
         """Ends the streams after `run`, and the workers unless another ResourceManager follows."""
-        if end_workers:
-            await self._workers.stop()
+        await self._workers.stop(end_workers=end_workers)
         for peer in self.peers.values():
             peer.close(Reason.SHUTTING_DOWN, "the ResourceManager is stopping")
 

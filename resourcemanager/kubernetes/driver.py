@@ -127,7 +127,7 @@ class KubernetesDriver:
         log.info("releasing the pod of a TaskExecutor", worker_id=worker_id, cause=cause)
         self._core_loop.post(core.PodReleased(worker_id=worker_id, failed=failed))
 
-    async def stop(self) -> None:
+    async def stop(self, *, end_workers: bool = True) -> None:
         """Pods with an owner stay: the next ResourceManager adopts them, and they are deleted with
         their owner.
         """
@@ -143,7 +143,7 @@ class KubernetesDriver:
         for request in self._requests:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
-        if self._settings.owner is None:
+        if end_workers and self._settings.owner is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await self._delete_all()

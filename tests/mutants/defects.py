@@ -458,11 +458,11 @@ MUTANTS = (
         f"{_PODS}::test_a_late_pod_of_an_earlier_leader_is_deleted",
     ),
     Mutant(
-        "a pod whose creation has an unknown outcome does not count",
-        "resourcemanager/kubernetes/core.py",
-        "                return self.maybe_created\n",
-        "                return False\n",
-        f"{_POD_SEEDS}::test_workers_and_pods_agree_after_all_faults",
+        "a ResourceManager waits for a worker whose pod is being deleted",
+        "resourcemanager/core/core.py",
+        "            self.workers.overdue(worker_id)\n        self._unsettled = True\n",
+        "            self.workers.cordon(worker_id)\n        self._unsettled = True\n",
+        "tests/unit/resourcemanager/test_stopping.py",
     ),
     Mutant(
         "pods that are being deleted are not adopted",
