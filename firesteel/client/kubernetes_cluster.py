@@ -77,7 +77,7 @@ class KubernetesCluster:
 
         async def create(cluster: DeployedCluster, client: KubernetesClient) -> None:
             await cluster.create([*objects, *made.secrets])
-            save_client(self.conf, self._access.namespace, made.client)
+            save_client(self.conf, self._access, made.client)
 
         self._run(create)
 

@@ -14,6 +14,7 @@ and certificate. So is everybody who may read the Secret of the masters.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from firesteel.common.config.redaction import is_sensitive
 from firesteel.common.security.folder import MASTERS, TASK_EXECUTORS, SecurityFolder
 from firesteel.common.security.keys import TOKENS_VALID_S, Keys
 from firesteel.common.security.roles import ADMINISTRATOR, Role
+from firesteel.kubernetes.access.cluster_access import ClusterAccess
 from firesteel.kubernetes.client import KubernetesClient
 from firesteel.kubernetes.configuration import cluster_id_of
 from firesteel.kubernetes.errors import KubernetesError
@@ -166,14 +168,18 @@ def _client_files(keys: Keys) -> dict[str, bytes]:
 # ------------------------------------------------------------ clients
 
 
-def client_directory(conf: Configuration, namespace: str) -> Path:
+def client_directory(conf: Configuration, access: ClusterAccess) -> Path:
     """Returns the folder with this user's credentials for a cluster."""
-    return Path.home() / ".firesteel" / "kubernetes" / namespace / cluster_id_of(conf)
+    server = hashlib.sha256(access.server.encode()).hexdigest()[:12]  # may have a cluster like it
+    of_user = Path.home() / ".firesteel" / "kubernetes"
+    return of_user / server / access.namespace / cluster_id_of(conf)
 
 
-def save_client(conf: Configuration, namespace: str, files: Mapping[str, bytes]) -> Configuration:
+def save_client(
+    conf: Configuration, access: ClusterAccess, files: Mapping[str, bytes]
+) -> Configuration:
     """Stores the credentials of a client. Returns the configuration that uses them."""
-    folder = SecurityFolder(client_directory(conf, namespace))
+    folder = SecurityFolder(client_directory(conf, access))
     if files:
         folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name, content in files.items():
@@ -191,12 +197,10 @@ def _with_folder(conf: Configuration, path: Path) -> Configuration:
     return conf.with_overrides(values)
 
 
-async def read_keys(
-    client: KubernetesClient, conf: Configuration, namespace: str = ""
-) -> dict[str, bytes]:
+async def read_keys(client: KubernetesClient, conf: Configuration) -> dict[str, bytes]:
     """Returns the content of the Secret of the masters. Raises KubernetesError."""
     name = secret_name(cluster_id_of(conf), MASTERS)
-    found = await client.get(SECRETS_RESOURCE, name, namespace=namespace)
+    found = await client.get(SECRETS_RESOURCE, name)
     data = found.get("data") or {}
     return {key: base64.b64decode(text) for key, text in data.items()}
 
@@ -210,17 +214,16 @@ async def client_configuration(client: KubernetesClient, conf: Configuration) ->
     given = SecurityFolder(Path(conf.get(options.SECURITY_DIRECTORY) or "/"))
     if not conf.get(options.SECURITY_ENABLED) or given.is_clients or given.holder:
         return conf
-    namespace = conf.get(options.KUBERNETES_NAMESPACE) or client.namespace
-    folder = SecurityFolder(client_directory(conf, namespace))
+    folder = SecurityFolder(client_directory(conf, client.access))
     try:
-        existing = await read_keys(client, conf, namespace)
+        existing = await read_keys(client, conf)
     except KubernetesError:
         return _with_folder(conf, folder.path) if folder.is_clients else conf
     if "authority.key" not in existing:
         return conf
     if _is_current(folder, existing):
         return _with_folder(conf, folder.path)
-    return save_client(conf, namespace, _files(existing)["client"])
+    return save_client(conf, client.access, _files(existing)["client"])
 
 
 def _is_current(folder: SecurityFolder, existing: Mapping[str, bytes]) -> bool:

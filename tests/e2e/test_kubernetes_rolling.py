@@ -4,7 +4,10 @@ a user who deletes the master.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration, options
@@ -12,8 +15,9 @@ from firesteel.common.leader import Office
 from firesteel.kubernetes.cluster import cluster_objects
 from firesteel.kubernetes.pods.labels import JOB_MANAGER, TASK_EXECUTOR
 from firesteel.kubernetes.resources import Object
+from tests.kubernetes.failure import Failure
 from tests.kubernetes.kinds import BY_NAME
-from tests.kubernetes.pod_cluster import PodCluster, pod_cluster
+from tests.kubernetes.pod_cluster import CLUSTER_ID, PodCluster, pod_cluster
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import Session, attempt_ids, running
@@ -101,6 +105,40 @@ def change_configuration(cluster: PodCluster, session: Session, job: ExactlyOnce
     assert after.exceptions == ()
     texts = [str(pod["spec"]) for pod in cluster.pods(TASK_EXECUTOR)]
     assert all(f"{options.TM_IDLE_TIMEOUT.key}=47 s" in text for text in texts)
+
+
+def leading_pod(cluster: PodCluster, office: str) -> str:
+    """Returns the name of the pod whose master leads; empty while none does."""
+    lease = next(
+        each
+        for each in cluster.server.objects("Lease")
+        if each["metadata"]["name"] == f"{CLUSTER_ID}-{office}"
+    )
+    holder = (lease["spec"].get("holderIdentity") or "").rpartition(":")[0]
+    pods = cluster.pods(JOB_MANAGER)
+    names = (p["metadata"]["name"] for p in pods if p["status"].get("podIP") == holder)
+    return next(names, "")
+
+
+def test_an_evicted_leader_hands_over_and_the_budget_keeps_the_standby(tmp_path: Path) -> None:
+    with pod_cluster(tmp_path, kubernetes__jobmanager__replicas="2") as cluster:
+        eventually(lambda: cluster.ready(JOB_MANAGER) == 2, cluster.logs)
+        leader = leading_pod(cluster, "dispatcher")
+        (standby,) = names(cluster.pods(JOB_MANAGER)) - {leader}
+        cluster.evict(leader)
+        evicted_at = time.monotonic()
+        with pytest.raises(Failure, match="disruption budget"):
+            cluster.evict(standby)
+        for office in ("dispatcher", "resourcemanager"):
+            eventually(
+                lambda office=office: leading_pod(cluster, office) not in ("", leader),  # type: ignore[misc]
+                cluster.logs,
+            )
+            print(f"{office}: another leader {time.monotonic() - evicted_at:.2f} s later")
+        eventually(lambda: cluster.ready(JOB_MANAGER) == 2, cluster.logs)
+        assert standby in names(cluster.pods(JOB_MANAGER))
+        with cluster.client() as client:
+            eventually(lambda: not client.cluster_overview().resource_manager_problem, cluster.logs)
 
 
 def test_no_row_is_lost_or_doubled_when_pods_are_replaced(tmp_path: Path, postgres: str) -> None:

@@ -67,6 +67,14 @@ class PodCluster:
         found = self.server.objects("Pod")
         return [pod for pod in found if pod["metadata"]["labels"]["component"] == component]
 
+    def ready(self, component: str) -> int:
+        """The number of pods that are ready."""
+        return sum(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for pod in self.pods(component)
+            for condition in pod["status"].get("conditions") or ()
+        )
+
     def cordon(self, node: str) -> None:
         """Makes the node unschedulable, as `kubectl cordon` does."""
 

@@ -40,12 +40,11 @@ async def _made(conf: Configuration) -> str:
             existing = await read_keys(client, conf)
         except NotFound:
             existing = {}
-        namespace = client.namespace
     made = cluster_secrets(conf, existing)
-    used = save_client(conf, namespace, made.client)
+    used = save_client(conf, client.access, made.client)
     if made.client:
         directory = used.to_dict()["security.directory"]
         click.echo(f"The credentials of this user are in {directory}.", err=True)
     for manifest in made.secrets:
-        manifest["metadata"]["namespace"] = namespace
+        manifest["metadata"]["namespace"] = client.namespace
     return str(yaml.safe_dump_all(made.secrets, sort_keys=False))
