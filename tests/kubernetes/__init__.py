@@ -7,6 +7,7 @@ registry.py     creates, updates and deletes objects by the rules of their kinds
 admission.py    defaults, validation, immutability, quotas
 patches.py      merge patches and strategic merge patches
 apply.py        server-side apply, and the managers of fields
+protobuf.py     objects that typed clients do not send as JSON
 selection.py    label and field selectors
 access.py       certificates, tokens, permissions
 controllers.py  garbage collection, Deployments, ReplicaSets, PodDisruptionBudgets

@@ -23,6 +23,7 @@ from typing import Any, Self
 import yaml
 from aiohttp import web
 
+from tests.kubernetes import protobuf
 from tests.kubernetes.access import ADMIN, Access, Certificates, Denial, kubeconfig
 from tests.kubernetes.controllers import CONTROLLERS, budget_pods
 from tests.kubernetes.failure import Failure, bad_request, expired
@@ -516,6 +517,8 @@ def _manager(request: web.Request) -> str:
 
 
 async def _body(request: web.Request) -> Any:
+    if "protobuf" in request.content_type and (found := protobuf.decoded(await request.read())):
+        return found
     if "protobuf" in request.content_type or "cbor" in request.content_type:
         message = f"{request.content_type} is not supported; send JSON"
         raise Failure(415, "UnsupportedMediaType", message)
