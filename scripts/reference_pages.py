@@ -118,7 +118,7 @@ CHART = """\
 # Values of the Helm chart
 
 These are the values of [deploy/kubernetes/helm/firesteel](../../deploy/kubernetes/helm/firesteel),
-with their defaults in parentheses.
+with their defaults in parentheses. [The guide](../how-to/kubernetes-guide.md) uses them.
 
 `scripts/reference_pages.py` generates this page from the comments in the chart's `values.yaml`.
 

@@ -29,10 +29,10 @@ class Command(NamedTuple):
     output: tuple[str, ...]
 
 
-def steps() -> Iterator[File | Command]:
-    """Yields the programs and commands of the page, in its order."""
-    for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
-        if language == "python":
+def steps(page: Path) -> Iterator[File | Command]:
+    """Yields the files and commands of a page, in its order."""
+    for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S):
+        if language in ("python", "yaml"):
             name, _, program = text.partition("\n")
             yield File(name.removeprefix("# "), program)
         elif language == "console":
@@ -85,7 +85,7 @@ def test_every_step_of_the_tutorial_works(tmp_path: Path) -> None:
         return done.stdout + done.stderr
 
     try:
-        for step in steps():
+        for step in steps(PAGE):
             if isinstance(step, File):
                 (tmp_path / step.name).write_text(step.text)
                 continue
