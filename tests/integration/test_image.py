@@ -114,26 +114,48 @@ def files(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): facts(path) for path in sorted(root.rglob("*"))}
 
 
+class Build:
+    """Builds /opt/firesteel of the image, without a compiler, in a folder of the tests."""
+
+    def __init__(self, folder: Path) -> None:
+        tools = folder / "bin"
+        tools.mkdir()
+        for name in ("/bin", "/usr/bin"):  # the later one wins
+            for program in Path(name).iterdir():
+                if not program.name.startswith(COMPILERS):
+                    (tools / program.name).unlink(missing_ok=True)
+                    (tools / program.name).symlink_to(program)
+        (tools / "python3").unlink(missing_ok=True)
+        (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+        pip = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
+        self.environment = {**pip, "PATH": str(tools), "HOME": str(folder)}
+        self.place = folder / "firesteel"
+
+    def run(self) -> dict[str, str]:
+        shutil.rmtree(self.place, ignore_errors=True)
+        command = [IMAGE / "build.sh", self.place]
+        subprocess.run(command, cwd=ROOT, env=self.environment, check=True)
+        return files(self.place)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return Build(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(scope="module")
+def built(build: Build) -> dict[str, str]:
+    return build.run()
+
+
 @pytest.mark.long
-def test_the_image_is_built_twice_alike_without_a_compiler(tmp_path: Path) -> None:
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for folder in ("/bin", "/usr/bin"):  # the later one wins
-        for program in Path(folder).iterdir():
-            if not program.name.startswith(COMPILERS):
-                (tools / program.name).unlink(missing_ok=True)
-                (tools / program.name).symlink_to(program)
-    (tools / "python3").unlink(missing_ok=True)
-    (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
-    environment = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
-    environment |= {"PATH": str(tools), "HOME": str(tmp_path)}
-    place = tmp_path / "firesteel"
-    built = []
-    for _ in range(2):
-        shutil.rmtree(place, ignore_errors=True)
-        subprocess.run([IMAGE / "build.sh", place], cwd=ROOT, env=environment, check=True)
-        built.append(files(place))
-    assert built[0] == built[1]
-    assert not (place / "bin" / "pip").exists()
-    program = [place / "bin" / "firesteel", "service", "taskexecutor", "--help"]
-    assert "TaskExecutor" in subprocess.check_output(program, env=environment, text=True)
+def test_the_image_is_built_without_a_compiler(build: Build, built: dict[str, str]) -> None:
+    assert not (build.place / "bin" / "pip").exists()
+    program = [build.place / "bin" / "firesteel", "service", "taskexecutor", "--help"]
+    help_ = subprocess.check_output(program, env=build.environment, text=True)
+    assert "TaskExecutor" in help_
+
+
+@pytest.mark.long
+def test_the_image_is_built_twice_alike(build: Build, built: dict[str, str]) -> None:
+    assert build.run() == built
