@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.clients import packages
 from tests.kubernetes import names
@@ -123,6 +125,42 @@ def test_flink_runs_an_application(server: ApiServer, clients: None, tmp_path: P
     eventually(lambda: not server.objects("Deployment"), lambda: logs(server))
     eventually(lambda: not server.objects("Pod"), "the pods are deleted with it")
     assert {o["metadata"]["name"] for o in server.objects("ConfigMap")} == set()
+
+
+def test_flink_runs_a_secured_application(server: ApiServer, clients: None, tmp_path: Path) -> None:
+    program, output = tmp_path / "job.py", tmp_path / "rows"
+    program.write_text(JOB)
+    conf = {"kubernetes.cluster-id": "orders", "kubernetes.namespace": NAMESPACE}
+    named = [part for key, value in conf.items() for part in ("-D", f"{key}={value}")]
+    made = subprocess.run(
+        [Path(sys.executable).parent / "firesteel", "cluster", "secrets", *named],
+        env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    kubectl = [packages.kubectl(), "--kubeconfig", server.kubeconfig, "apply", "-f", "-"]
+    subprocess.run(kubectl, input=made, check=True)
+    secured = {
+        "security.enabled": "true",
+        "security.tls": "always",  # the addresses of pods are loopback addresses here
+        "security.directory": str(keys_of_masters(tmp_path / "keys", made)),
+    }
+    target = ("run", "-t", "kubernetes-application", *definitions(**secured))
+    flink(server, "flink", *target, f"local://{program}", output, "1000")
+    eventually(lambda: rows(output) == 1000, lambda: f"{rows(output)} rows\n{logs(server)}")
+    eventually(lambda: not server.objects("Pod"), lambda: logs(server))
+
+
+def keys_of_masters(folder: Path, secrets: bytes) -> Path:
+    """Writes the Secret of the masters where a pod template would mount it. Returns the folder."""
+    folder.mkdir()
+    (found,) = (
+        each for each in yaml.safe_load_all(secrets) if each["metadata"]["name"] == "orders-masters"
+    )
+    for name, content in found["data"].items():
+        (folder / name).write_bytes(base64.b64decode(content))
+        (folder / name).chmod(0o440)
+    return folder
 
 
 def test_flink_starts_lists_and_cancels_on_a_session_cluster(

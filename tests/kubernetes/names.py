@@ -38,7 +38,10 @@ def hosts(store: Store, pod: Object) -> str:
     """Returns the content of /etc/hosts of a pod."""
     metadata = pod["metadata"]
     # This machine's name: the host name of a process, which is that of its pod in a real cluster.
-    lines = [f"127.0.0.1 localhost {socket.gethostname()}", f"{pod['status']['podIP']} {metadata['name']}"]
+    lines = [
+        f"127.0.0.1 localhost {socket.gethostname()}",
+        f"{pod['status']['podIP']} {metadata['name']}",
+    ]
     for service in store.all("Service"):
         name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
         names = [f"{name}.{namespace}{suffix}" for suffix in ("", ".svc", ".svc.cluster.local")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from scripts.kubernetes_manifests import FOLDER, files
+import firesteel
+from scripts.kubernetes_manifests import CHART, FOLDER, files
 
 FILES = files()
 
@@ -12,6 +14,11 @@ FILES = files()
 @pytest.mark.parametrize("path", FILES)
 def test_a_manifest_is_up_to_date(path: str) -> None:
     assert (FOLDER / path).read_text() == FILES[path], "run `make reference`"
+
+
+def test_the_chart_installs_this_version() -> None:
+    chart = yaml.safe_load((FOLDER / CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == firesteel.__version__
 
 
 def test_there_are_no_other_manifests() -> None:
