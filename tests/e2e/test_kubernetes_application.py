@@ -18,6 +18,7 @@ from .test_adoption import attempts
 
 TARGET = ("-t", "kubernetes-application")
 ONE_SLOT = {"taskmanager.numberOfTaskSlots": "1", "taskmanager.memory.process.size": "1 gb"}
+SOURCE = {"component": "firesteel"}
 PROGRAM = """
 import sys
 from firesteel import Environment
@@ -80,3 +81,19 @@ def test_a_job_survives_the_death_of_its_master_and_runs_once(
         eventually(lambda: not cluster.left(), lambda: f"it deletes itself: {cluster.left()}")
         (event,) = [e for e in cluster.server.objects("Event") if e["reason"] == "JobEnded"]
         assert event["message"] == "FINISHED"
+
+
+def test_a_cluster_whose_client_has_disappeared_deletes_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {
+        "kubernetes.masters": "separate",
+        "kubernetes.application.submission-timeout": "1 s",
+        "kubernetes.application.retention": "0 s",
+    }
+    with kubernetes(tmp_path, monkeypatch, values) as cluster:
+        KubernetesCluster(cluster.conf).create(Application())
+        eventually(lambda: not cluster.left(), cluster.logs)
+        (event,) = [e for e in cluster.server.objects("Event") if e["source"] == SOURCE]
+        assert event["reason"] == "ApplicationFailed"
+        assert "no client has submitted the job in time" in event["message"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
 import firesteel
+from firesteel.client.cli import main
 from firesteel.client.kubernetes_cluster import KubernetesCluster, check_version
 from firesteel.common.config import Configuration
 from firesteel.errors import ClusterUnreachable, FiresteelError
@@ -231,3 +236,39 @@ def test_another_version_in_the_image_is_refused() -> None:
         check_version(Other())  # type: ignore[arg-type]
     assert "has Firesteel 0.0.1" in str(raised.value)
     assert "firesteel==0.0.1" in str(raised.value)
+
+
+def test_ctrl_c_says_what_keeps_running(
+    api_server: ApiServer,
+    kubelet: Kubelet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: Callable[..., Configuration],
+) -> None:
+    kubelet.node.held = True  # the masters never start
+    values = configured(**{"kubernetes.client.start-timeout": "5 min"}).to_dict()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    monkeypatch.setenv("FIRESTEEL_CONF_DIR", str(tmp_path))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firesteel", "cluster", "start", "-t", "kubernetes-session"],
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            assert process.stderr is not None
+            assert "Pending" in process.stderr.readline(), "it shows the pod"
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read()
+            assert process.wait() == 130
+        finally:
+            process.kill()
+    stop = "firesteel cluster stop -t kubernetes-session -D kubernetes.cluster-id=orders"
+    assert "the cluster orders in namespace default keeps running" in said and stop in said
+    assert api_server.objects("Deployment")
+    stopped = CliRunner().invoke(main, stop.split()[1:])
+    assert stopped.exit_code == 0 and "Cluster stopped" in stopped.output
+    assert not objects(api_server)
