@@ -13,12 +13,9 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
-import structlog
 
 from firesteel.kubernetes.client import KubernetesClient
 from firesteel.kubernetes.errors import KubernetesError
-
-log = structlog.get_logger(__name__)
 
 LOOPBACK = "127.0.0.1"
 PIECE_BYTES = 64 * 1024
@@ -62,8 +59,8 @@ class PortForward:
         try:
             async with self._client.port_forward(self._pod, self._port) as socket:
                 await self._relay(socket, reader, writer)
-        except (KubernetesError, aiohttp.ClientError, OSError) as error:
-            log.debug("a forwarded connection has ended", pod=self._pod, reason=str(error))
+        except (KubernetesError, aiohttp.ClientError, OSError):
+            pass  # the peer sees the end of the connection
         except asyncio.CancelledError:
             pass  # the forward is closed
         finally:
@@ -105,9 +102,7 @@ class PortForward:
                 data = data[2:]
             if not data:
                 continue
-            if channel == ERROR:
-                reason = data.decode(errors="replace")
-                log.info("a pod refuses a connection", pod=self._pod, reason=reason)
+            if channel == ERROR:  # nothing listens at the port
                 return
             writer.write(data)
             await writer.drain()

@@ -9,6 +9,7 @@ import pytest
 from firesteel.client.kubernetes_cluster import KubernetesCluster
 from firesteel.errors import ClusterUnreachable
 from firesteel.kubernetes.cluster import Application
+from firesteel.kubernetes.cluster.deployed import Outcome
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import firesteel
@@ -76,8 +77,8 @@ def test_a_job_survives_the_death_of_its_master_and_runs_once(
                 eventually(resumed, cluster.logs, patience_s=PATIENCE_S)
                 assert [each.job_id for each in client.list_jobs()] == [deployed.job_id]
             assert [each.job_id for each in client.list_jobs()] == [deployed.job_id]
-        outcome = deployed.outcome()
-        assert outcome is not None and outcome.text == "FINISHED"
+        eventually(deployed.outcome, "the master records the outcome")
+        assert deployed.outcome() == Outcome(status="FINISHED")
         eventually(lambda: not cluster.left(), lambda: f"it deletes itself: {cluster.left()}")
         (event,) = [e for e in cluster.server.objects("Event") if e["reason"] == "JobEnded"]
         assert event["message"] == "FINISHED"

@@ -13,7 +13,7 @@ import click
 from firesteel.client.kubernetes_cluster import KubernetesCluster
 from firesteel.client.signals import INTERRUPTED
 from firesteel.common.config import Configuration, options
-from firesteel.errors import FiresteelError, JobNotFound
+from firesteel.errors import FiresteelError, JobCanceled, JobNotFound
 from firesteel.kubernetes.cluster import Application
 from firesteel.kubernetes.cluster.deployed import NoKubernetesCluster
 
@@ -131,10 +131,11 @@ def _deleting(cluster: KubernetesCluster) -> str:
 
 
 def _end(cluster: KubernetesCluster, *, detached: bool) -> None:
-    """Deletes an application cluster whose job does not run."""
-    if _runs(cluster):
-        if not detached:
-            say(f"The cluster {cluster} keeps running. {_deleting(cluster)}")
+    """Deletes an application cluster, unless its job runs, or nobody has waited for it."""
+    submitted, runs = _job_state(cluster)
+    if runs and not detached:
+        say(f"The cluster {cluster} keeps running. {_deleting(cluster)}")
+    if runs or (submitted and detached):
         return
     try:
         cluster.delete(say)
@@ -146,21 +147,21 @@ def _end(cluster: KubernetesCluster, *, detached: bool) -> None:
         say(f"The cluster {cluster} is deleted.")
 
 
-def _runs(cluster: KubernetesCluster) -> bool:
-    """Whether its job runs, or may run."""
+def _job_state(cluster: KubernetesCluster) -> tuple[bool, bool]:
+    """Returns whether the job is submitted, and whether it runs; both if that is unknown."""
     try:
-        if cluster.outcome() is not None:
-            return False
+        if (outcome := cluster.outcome()) is not None:
+            return bool(outcome.status), False
         with cluster.client() as client:
-            return not client.job_details(cluster.job_id).status.globally_terminal
+            return True, not client.job_details(cluster.job_id).status.globally_terminal
     except JobNotFound:
-        return False
+        return False, False
     except FiresteelError:
-        return True
+        return True, True
 
 
 def await_application(
-    conf: Configuration, program: str, arguments: Sequence[str], *, detached: bool, output: bool
+    conf: Configuration, program: str, arguments: Sequence[str], *, detached: bool
 ) -> int:
     """Runs a program of the image; returns the exit code."""
     from firesteel.client.execution import await_end
@@ -187,6 +188,13 @@ def await_application(
         )
         try:
             await_end(cluster.job_id, context, context.output_of(cluster.job_id))
+        except JobCanceled:
+            if not display.interrupted:
+                raise
+            click.echo(f"Cancelled job {cluster.job_id}.")
+            return INTERRUPTED
+        except KeyboardInterrupt:
+            return INTERRUPTED
         finally:
             context.close()
         return 0

@@ -12,48 +12,36 @@ import click
 from firesteel.client.cli.arguments import (
     APPLICATION,
     KUBERNETES_TARGETS,
-    FoundCluster,
     address_option,
-    cluster_address,
     configuration,
     definitions_option,
-    find_cluster,
     listed,
     python_files_options,
+)
+from firesteel.client.cli.targets import (
+    TARGETS,
+    ImageFile,
+    check_version_of,
+    cluster_of,
+    files_of_image,
+    program_of,
+    start_application,
 )
 from firesteel.client.signals import INTERRUPTED, exiting, is_ending
 from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
 if TYPE_CHECKING:
-    from firesteel.client.client import Client
     from firesteel.client.execution_context import ExecutionContext
     from firesteel.client.package import UnpackedProgram
     from firesteel.common.job_graph import JobGraph
 
 
-class ImageFile(str):
-    """A program in the image of a cluster: local:///PATH."""
-
-
-def _program_of(context: click.Context, parameter: click.Parameter, text: str) -> Path | ImageFile:
-    """Parses a file of this machine, or local:///PATH of the image."""
-    if text.startswith(IN_IMAGE):
-        return ImageFile(text)
-    found: Path = click.Path(exists=True, dir_okay=False, path_type=Path).convert(
-        text, parameter, context
-    )
-    return found
-
-
-TARGETS = ("local", "remote", *KUBERNETES_TARGETS)
-IN_IMAGE = "local://"
-
 _PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 _job_file = click.argument(
     "job_file", metavar="job.py", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-_job_file_or_image = click.argument("job_file", metavar="job.py", callback=_program_of)
+_job_file_or_image = click.argument("job_file", metavar="job.py", callback=program_of)
 _job_arguments = click.argument(
     "job_arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED
 )
@@ -171,7 +159,7 @@ def run(
 
     conf = configuration(definitions)
     recovery = _recovery(from_savepoint, allow_non_restored_state, claim_mode)
-    cluster = _cluster_of(target, address, conf)
+    cluster = cluster_of(target, address, conf)
     if detached and cluster is None:
         raise FiresteelError(
             "-d needs a cluster that outlives this command:"
@@ -192,14 +180,14 @@ def run(
             {
                 **_job_overrides(definitions, parallelism),
                 **recovery,
-                **_files_of_image(py_files, py_archives, py_requirements),
+                **files_of_image(py_files, py_archives, py_requirements),
             }
         )
-        sys.exit(_run_in_image(conf, target, job_file, job_arguments, detached, output))
+        sys.exit(_run_in_image(conf, target, job_file, job_arguments, detached))
     program = click.get_current_context().with_resource(opened_program(job_file))
     check_syntax(program.main)
     files = _files(conf, program, py_files, py_archives, py_requirements)
-    job_id = _application(conf, detached) if target == APPLICATION else ""
+    job_id = start_application(conf, detached) if target == APPLICATION else ""
     own_cluster = cluster is None or bool(job_id)
     display = run_display(lambda: _address(context))
 
@@ -236,7 +224,7 @@ def run(
     if cluster is not None:
         try:
             # Detects a wrong address before the program does its work.
-            _checked(context.client())
+            check_version_of(context.client())
         except ClusterUnreachable as error:
             if address is None and target not in KUBERNETES_TARGETS:
                 error.add_note("With -t local, the job runs on an embedded cluster.")
@@ -325,51 +313,12 @@ def _address(context: ExecutionContext) -> str:
     return context.address if embedded is None else embedded.cluster().address
 
 
-def _cluster_of(
-    target: str | None, address: str | None, conf: Configuration
-) -> FoundCluster | None:
-    """Returns the cluster to run on; None: the run starts an embedded one."""
-    match target:
-        case "local" if address is not None:
-            raise FiresteelError(
-                "-t local runs on an embedded cluster, -m on another one: specify only one of them"
-            )
-        case "local":
-            return None
-        case "remote":
-            return find_cluster(address, conf) or FoundCluster(
-                cluster_address(address, conf), "the default address"
-            )
-        case "kubernetes-session" | "kubernetes-application" if address is not None:
-            raise FiresteelError(
-                f"-t {target} and -m each name a cluster: specify only one of them"
-            )
-        case "kubernetes-session" | "kubernetes-application":
-            from firesteel.client.kubernetes_cluster import kubernetes_address
-
-            return FoundCluster(kubernetes_address(conf), f"of -t {target}")
-        case _:
-            return find_cluster(address, conf)
-
-
-def _application(conf: Configuration, detached: bool) -> str:
-    """Starts an application cluster, which ends with this command; returns the id of its job."""
-    from firesteel.client.cli.kubernetes import application_cluster
-    from firesteel.kubernetes.cluster import Application
-
-    cluster = click.get_current_context().with_resource(
-        application_cluster(conf, Application(), detached=detached)
-    )
-    return cluster.job_id
-
-
 def _run_in_image(
     conf: Configuration,
     target: str | None,
     program: str,
     arguments: Sequence[str],
     detached: bool,
-    output: bool,
 ) -> int:
     if target != APPLICATION:
         raise FiresteelError(
@@ -377,28 +326,11 @@ def _run_in_image(
         )
     from firesteel.client.cli.kubernetes import await_application
 
-    return await_application(conf, program, arguments, detached=detached, output=output)
-
-
-def _files_of_image(
-    files: str | None, archives: str | None, requirements: str | None
-) -> dict[str, str]:
-    given = {
-        options.PYTHON_FILES.key: files,
-        options.PYTHON_ARCHIVES.key: archives,
-        options.PYTHON_REQUIREMENTS.key: requirements,
-    }
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _checked(client: Client) -> None:
-    """Raises ClusterUnreachable if the image of a cluster has another version."""
-    from firesteel.high_availability import KUBERNETES
-
-    if client.address.startswith(KUBERNETES):
-        from firesteel.client.kubernetes_cluster import check_version
-
-        check_version(client)
+    try:
+        with exiting():
+            return await_application(conf, program, arguments, detached=detached)
+    except JobFailed as error:
+        raise _traceback_first(error, "") from error
 
 
 def _job_overrides(

@@ -18,7 +18,8 @@ from firesteel.client.cli import main
 from firesteel.client.cli import own_spark as own_spark_module
 from firesteel.client.cli.own_spark import SparkRefused, only_reads, own_spark
 from firesteel.client.cli.program import ProgramFailed, run_program
-from firesteel.client.cli.run import _cluster_of, _files, _job_overrides, _recovery
+from firesteel.client.cli.run import _files, _job_overrides, _recovery
+from firesteel.client.cli.targets import cluster_of
 from firesteel.client.cluster import ClusterDirectory, ClusterState
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.files import prepared, python_archive, python_file
@@ -285,12 +286,12 @@ def test_a_job_runs_on_the_cluster_that_the_other_verbs_find(job, running: Path)
 
 
 def test_t_local_is_a_cluster_of_the_runs_own(running: Path) -> None:
-    assert _cluster_of("local", None, Configuration()) is None
+    assert cluster_of("local", None, Configuration()) is None
 
 
 def test_without_a_cluster_only_t_remote_takes_the_default_address() -> None:
-    assert _cluster_of(None, None, Configuration()) is None
-    found = _cluster_of("remote", None, Configuration())
+    assert cluster_of(None, None, Configuration()) is None
+    found = cluster_of("remote", None, Configuration())
     assert found is not None
     assert str(found) == "the cluster at localhost:6123 (the default address)"
 
