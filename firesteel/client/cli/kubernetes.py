@@ -70,7 +70,9 @@ def show_status(conf: Configuration) -> None:
 def _masters(overview: ClusterOverview) -> Iterator[str]:
     for master in overview.masters:
         if master.leads:
-            yield f"{master.office} leads at {master.address}, epoch {master.epoch}"
+            holder = master.office.title().replace("_", "")
+            job = f" of {master.job_name}" if master.job_name else ""
+            yield f"{holder}{job} leads at {master.address}, epoch {master.epoch}"
 
 
 def stop_cluster(conf: Configuration) -> None:

@@ -193,7 +193,10 @@ def run(
 
     def submitted(job_id: str, graph: JobGraph) -> None:
         click.echo(f"Job has been submitted with JobID {job_id}")
-        if url := context.client().dashboard_url():
+        if detached and context.client().forwards:  # they end with this command
+            command = f"firesteel dashboard -m {_address(context)} {job_id}"
+            click.echo(f"Dashboard: {command}", err=True)
+        elif url := context.client().dashboard_url():
             log_in = "" if cluster else f" (log in: firesteel dashboard -m {_address(context)})"
             click.echo(f"Dashboard: {url}#/jobs/{job_id}{log_in}", err=True)
         if not context.follows_output and _prints(graph):
