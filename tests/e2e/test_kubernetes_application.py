@@ -19,6 +19,16 @@ from .test_adoption import attempts
 
 TARGET = ("-t", "kubernetes-application")
 ONE_SLOT = {"taskmanager.numberOfTaskSlots": "1", "taskmanager.memory.process.size": "1 gb"}
+FAILING = """
+from firesteel import Environment
+
+def broken(batches):
+    raise ValueError("no such price")
+
+env = Environment(parallelism=1)
+env.from_collection([{"x": 1}]).map_in_arrow(broken).print()
+env.execute("failing")
+"""
 SOURCE = {"component": "firesteel"}
 PROGRAM = """
 import sys
@@ -46,6 +56,12 @@ def test_a_program_of_the_image_runs_and_its_cluster_is_gone(
         failed = firesteel("run", *TARGET, f"local://{program}", "three")
         assert failed.returncode == 1
         assert "invalid literal for int() with base 10: 'three'" in failed.stderr
+        assert not cluster.left()
+        program.write_text(FAILING)
+        failed = firesteel("run", *TARGET, "-D", "restart-strategy.type=none", str(program))
+        assert failed.returncode == 1
+        assert 'raise ValueError("no such price")' in failed.stderr, "the frames of user code"
+        assert f"job {KubernetesCluster(cluster.conf).job_id} (failing) failed" in failed.stderr
         assert not cluster.left()
 
 
