@@ -133,7 +133,7 @@ def _deleting(cluster: KubernetesCluster) -> str:
 
 
 def _end(cluster: KubernetesCluster, *, detached: bool) -> None:
-    """Deletes an application cluster, unless its job runs, or nobody has waited for it."""
+    """Deletes an application cluster, unless its job runs or this command did not wait for it."""
     submitted, runs = _job_state(cluster)
     if runs and not detached:
         say(f"The cluster {cluster} keeps running. {_deleting(cluster)}")
