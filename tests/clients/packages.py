@@ -95,6 +95,7 @@ def helm() -> Path:
     """Returns the path of Helm. Go builds it on demand, which takes minutes."""
     folder = Path.home() / ".cache" / "firesteel" / f"helm-{_HELM.rpartition('@')[2]}"
     if not folder.exists():
+        assert shutil.which("go"), "install Go (on Debian: apt-get install golang)"
         with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as temporary:
             capabilities = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"  # as Helm's Makefile does
             flags = f"-s -w -X {capabilities}Major=1 -X {capabilities}Minor={_KUBERNETES_MINOR}"

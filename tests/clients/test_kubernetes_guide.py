@@ -4,9 +4,12 @@ kubectl, masters, TaskExecutors and S3, on an API server of the tests.
 
 from __future__ import annotations
 
+import base64
 import os
+import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +97,8 @@ def test_every_step_of_the_guide_works(server: ApiServer, clients: None, tmp_pat
                     machine.write(step)
                 case Command():
                     check(machine, step)
+                    if step.line.startswith("firesteel savepoint"):
+                        check_metrics(server, tmp_path)
     assert not server.objects("Deployment")
     eventually(lambda: not server.objects("Pod"), "the pods are deleted")
 
@@ -114,3 +119,23 @@ def check(machine: Machine, command: Command) -> None:
         lambda: f"{command.line} prints it: {printed[0]}\n{machine.logs()}",
         patience_s=patience_s,
     )
+
+
+def check_metrics(server: ApiServer, folder: Path) -> None:
+    """Reads the metrics of all pods with the Secret that the ServiceMonitor names."""
+    (secret,) = (
+        each for each in server.objects("Secret") if each["metadata"]["name"] == "orders-metrics"
+    )
+    for name, content in secret["data"].items():
+        (folder / name).write_bytes(base64.b64decode(content))
+    context = ssl.create_default_context(cafile=folder / "authority.pem")
+    context.load_cert_chain(folder / "metrics.pem", folder / "metrics.key")
+    token = (folder / "metrics.token").read_text().strip()
+    found = {}
+    for pod in server.objects("Pod"):
+        url = f"https://{pod['status']['podIP']}:9249/metrics"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, context=context) as answer:
+            found[pod["metadata"]["labels"]["component"]] = answer.read().decode()
+    assert "flink_jobmanager_Status" in found["jobmanager"]
+    assert "flink_taskmanager_job_task_numRecordsOut" in found["taskexecutor"]

@@ -227,6 +227,12 @@ def strict(schema: Any) -> Any:
         ({"masters": {"replicas": 2}}, "several masters need masters.sharedStore"),
         ({"application": {"enabled": True}}, "application.program is empty"),
         ({"config": {"rest.port": 80}}, "config: rest.port is not allowed"),
+        (
+            {"config": {"kubernetes.masters": "separate"}},
+            "config: kubernetes.masters is not allowed",
+        ),
+        ({"config": {"s3.secret-key": "x"}}, "config: s3.secret-key is secret"),
+        ({"config": {"database.url": "x"}}, "config: database.url is secret"),
         ({"imag": {}}, "imag"),
         ({"masters": {"replicas": "two"}}, "replicas"),
     ],

@@ -50,9 +50,12 @@ component: jobmanager
 {{- if not .Values.security.enabled }}
 {{- $_ := set $computed "security.insecure-listen" "true" }}
 {{- end }}
-{{- range $key := keys .Values.config }}
-{{- if hasKey $computed $key }}
-{{- fail (printf "config: %s is not allowed; the chart sets it, from its other values" $key) }}
+{{- range $key := keys .Values.config | sortAlpha }}
+{{- if or (hasKey $computed $key) (regexMatch "^kubernetes\\.(masters|service-account|jobmanager|rest-service|network-policy|pod-template-file|config|context)\\b|^security\\.directory$" $key) }}
+{{- fail (printf "config: %s is not allowed; other values of the chart decide it" $key) }}
+{{- end }}
+{{- if and (not (hasPrefix "kubernetes." $key)) (regexMatch "(?i)passw|secret|token|credential|(access|api|account|private)[._-]?key|authorization|jaas|^database\\.url$" $key) }}
+{{- fail (printf "config: %s is secret; add it to the configuration of `firesteel cluster secrets` instead" $key) }}
 {{- end }}
 {{- end }}
 {{- merge $computed .Values.config (dict "slotmanager.number-of-slots.max" "100") | toYaml -}}
