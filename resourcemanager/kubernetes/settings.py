@@ -98,12 +98,21 @@ def _arguments(conf: Configuration, security: Mapping[str, str]) -> list[str]:
         for key, text in conf.to_dict().items()
         if not is_sensitive(key) and not key.startswith("kubernetes.")
     }
+    values |= _location_of_leases(conf)
     values[options.TM_RPC_PORT.key] = str(conf.get(options.KUBERNETES_TM_PORT))
     drain_s = max(conf.get(options.KUBERNETES_TM_GRACE) - KILLED_EARLIER_S, 0.0)
     values.setdefault(options.TM_DRAIN_TIMEOUT.key, f"{drain_s:g} s")
     values.pop(options.BIND_HOST.key, None)
-    if conf.get(options.KUBERNETES_RM_ADDRESS):  # TaskExecutors need no Leases
+    if conf.get(options.KUBERNETES_RM_ADDRESS):
         values[options.HA_TYPE.key] = "none"
     values.pop(options.SECURITY_DIRECTORY.key, None)  # of this process
     values |= security
     return [part for key, text in values.items() for part in ("-D", f"{key}={text}")]
+
+
+def _location_of_leases(conf: Configuration) -> dict[str, str]:
+    """Returns the values by which TaskExecutors find the leader, if they have no fixed address."""
+    if conf.get(options.HA_TYPE) != "kubernetes" or conf.get(options.KUBERNETES_RM_ADDRESS):
+        return {}
+    keys = (options.KUBERNETES_CLUSTER_ID.key, options.KUBERNETES_NAMESPACE.key)
+    return {key: text for key, text in conf.to_dict().items() if key in keys}

@@ -13,6 +13,7 @@ from firesteel.client.cluster.children import Children
 from firesteel.client.masters.leadership import Leadership
 from firesteel.client.masters.loopback import Relay
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.config.configuration import CONF_DIR
 from firesteel.common.metrics import parse_ports
 from firesteel.common.process import StartFailed
 from firesteel.common.security.listening import is_loopback_host
@@ -81,9 +82,10 @@ async def main(
         lambda name: _command(process, name, task_executors, program, arguments),
         directory=process.directory,
     )
+    os.environ.pop(CONF_DIR, None)  # it may have changed when a service restarts
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())
-    tasks: list[asyncio.Task[None]] = []
+    tasks = [asyncio.create_task(_until(stopping))]
     try:
         await children.start(*services)
         if application and DISPATCHER in services:
@@ -95,7 +97,9 @@ async def main(
             tasks.append(asyncio.create_task(leadership.run()))
         if DISPATCHER in services and not is_loopback_host(process.host):
             tasks.append(asyncio.create_task(Relay(process.host, _ports(process)).run()))
-        await stopping.wait()
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()  # a task that fails ends the pod's container, which is restarted
     except (StartFailed, OSError) as error:
         raise FiresteelError(str(error)) from None
     finally:
@@ -104,6 +108,10 @@ async def main(
         await asyncio.gather(*tasks, return_exceptions=True)
         await children.stop(grace_s=STOP_GRACE_S)
     log.info("the masters have stopped")
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _command(

@@ -142,6 +142,16 @@ def test_secrets_are_not_arguments() -> None:
     assert not any("hidden" in argument or "s3." in argument for argument in arguments)
 
 
+def test_task_executors_find_an_elected_leader() -> None:
+    leases = {"high-availability.type": "kubernetes", "kubernetes.namespace": "data"}
+    arguments = main_container(pod(leases))["args"]
+    assert {"kubernetes.cluster-id=orders", "kubernetes.namespace=data"} <= set(arguments)
+    service = {"kubernetes.resourcemanager.address": "orders-resourcemanager:6124"}
+    arguments = main_container(pod(leases | service))["args"]
+    assert arguments[:2] == ["--resource-manager", "orders-resourcemanager:6124"]
+    assert "high-availability.type=none" in arguments, "they need no token"
+
+
 def test_a_template_is_the_base_of_the_pod(tmp_path: Path) -> None:
     manifest = with_template(
         tmp_path,
