@@ -12,6 +12,7 @@ import structlog
 from firesteel.client.cluster.children import Children
 from firesteel.client.masters.leadership import Leadership
 from firesteel.client.masters.loopback import Relay
+from firesteel.client.masters.output import Output
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.config.configuration import CONF_DIR
 from firesteel.common.metrics import parse_ports
@@ -78,14 +79,18 @@ async def main(
             f"{options.HA_TYPE.key}: masters on Kubernetes are elected; set it to kubernetes"
         )
     services = [only] if only else [RESOURCE_MANAGER, DISPATCHER]
+    logs = process.directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
     children = Children(
         lambda name: _command(process, name, task_executors, program, arguments),
         directory=process.directory,
+        logs=logs,
     )
+    output = Output([logs / f"{name}.log" for name in (*services, "rest", APPLICATION)])
     os.environ.pop(CONF_DIR, None)  # it may have changed when a service restarts
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())
-    tasks = [asyncio.create_task(_until(stopping))]
+    tasks = [asyncio.create_task(_until(stopping)), asyncio.create_task(output.run())]
     try:
         await children.start(*services)
         if application and DISPATCHER in services:
@@ -107,6 +112,7 @@ async def main(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await children.stop(grace_s=STOP_GRACE_S)
+        output.copy()
     log.info("the masters have stopped")
 
 

@@ -1,11 +1,14 @@
-"""The masters of a pod: the label of the leader, and connections that arrive on loopback."""
+"""The masters of a pod: the label of the leader, connections on loopback, and output."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+from pathlib import Path
 
 from firesteel.client.masters.leadership import label_of
 from firesteel.client.masters.loopback import Relay
+from firesteel.client.masters.output import Output
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader
 
@@ -55,3 +58,21 @@ async def test_connections_on_loopback_reach_the_address_of_the_pod() -> None:
     finally:
         relay.cancel()
         await asyncio.gather(relay, return_exceptions=True)
+
+
+def test_logs_are_copied_once_from_where_they_are(tmp_path: Path) -> None:
+    earlier, later = tmp_path / "dispatcher.log", tmp_path / "resourcemanager.log"
+    earlier.write_bytes(b"of an earlier container\n")
+    shown = io.BytesIO()
+    output = Output([earlier, later], shown)
+    output.copy()
+    assert shown.getvalue() == b""
+    with earlier.open("ab") as file:
+        file.write(b"one\n")
+    later.write_bytes(b"two\n")
+    output.copy()
+    output.copy()
+    assert shown.getvalue() == b"one\ntwo\n"
+    later.write_bytes(b"3\n")  # shorter: it has started over
+    output.copy()
+    assert shown.getvalue() == b"one\ntwo\n3\n"
