@@ -75,7 +75,12 @@ def test_a_session_cluster_runs_jobs_until_it_is_stopped(
         everything = succeeded("list", "-a", "-m", "kubernetes://default/orders")
         assert ": finite (FINISHED)" in everything, "the address is the same cluster"
         assert "endless" in succeeded("show", *TARGET, "endless")
-        assert "jobmaster" in succeeded("logs", *TARGET, "endless")
+        logs = succeeded("logs", *TARGET, "endless")
+        assert "dispatcher" in logs and "jobmaster" in logs
+        eventually(
+            lambda: f'job submitted" job_id={job_id}' in cluster.kubelet.log(cluster.master),
+            "`kubectl logs` shows what the Dispatcher writes",
+        )
         eventually(lambda: "RUNNING  127." in succeeded("show", *TARGET, job_id), "its task runs")
         assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
         assert list((tmp_path / "savepoints").glob("savepoint-*/_metadata"))
