@@ -222,7 +222,10 @@ class TaskExecutor:
             await asyncio.sleep(0.5)
             now = clock()
             known_at = now if self._resource_manager.registered else known_at
-        self.request_end(f"{cause}; its tasks have not moved in time")
+        why = (
+            "its tasks have not moved in time" if now >= deadline else "no ResourceManager answers"
+        )
+        self.request_end(f"{cause}; {why}")
 
     async def stop(self, cause: str) -> None:
         """Reports the slots as lost, kills their processes and removes all temporary files."""

@@ -114,7 +114,7 @@ class Stop:
     """The callers that wait for the end of a TaskExecutor; see stopping.py."""
 
     force: bool  # does not wait for results that the TaskExecutor stores
-    final: bool = False  # goes on without a caller
+    final: bool = False  # continues without a caller
     without_slots: bool = False  # jobs need not wait for slots elsewhere
     # JobMasters that were requested to vacate it.
     told: set[Connection] = field(default_factory=set)

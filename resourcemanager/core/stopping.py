@@ -45,7 +45,7 @@ class Stops:
         executor.stop.waiting[request] = None
 
     def start(self, executor: TaskExecutor, *, without_slots: bool = False) -> None:
-        """Starts a drain that no caller waits for and nobody withdraws."""
+        """Starts a drain that no caller waits for, and no caller withdraws."""
         stop = executor.stop = executor.stop or Stop(force=False)
         if not stop.final or without_slots != stop.without_slots:
             stop.told.clear()

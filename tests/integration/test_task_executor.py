@@ -352,6 +352,23 @@ async def test_bad_plans_and_deployments_are_answered_and_sigterm_leaves_nothing
     assert await gone(everything)
 
 
+async def test_in_a_pod_sigterm_waits_for_a_resource_manager_that_moves_the_tasks(tmp_path):
+    log_path = tmp_path / "log"
+    with log_path.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "taskexecutor", "--resource-manager", "127.0.0.1:1"),
+            *("--dir", str(tmp_path / "te"), "-D", "taskmanager.drain-timeout=60 s"),
+            *("-D", "metrics.reporter.prom.port=0"),
+            stderr=log,
+        )
+    await until(lambda: "event=ready" in log_path.read_text(), log_path.read_text)
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+    text = log_path.read_text()
+    assert 'event="waiting until tasks have moved" cause=SIGTERM' in text
+    assert 'cause="SIGTERM; no ResourceManager answers"' in text
+
+
 async def test_a_process_in_which_a_thread_of_the_job_lives_on_is_replaced(cluster):
     masters = cluster.masters
     first = await cluster.take_slot("1")
