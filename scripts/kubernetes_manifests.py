@@ -83,7 +83,7 @@ def files() -> dict[str, str]:
         kustomization: Object = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            **({"namespace": NAMESPACE} if name == SESSION else {}),
+            "namespace": NAMESPACE,
             "resources": ([] if name == SESSION else [f"../{SESSION}"])
             + (["objects.yaml"] if added else []),
             "configMapGenerator": [
