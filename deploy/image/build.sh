@@ -8,7 +8,7 @@ image=deploy/image
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
-export PYTHONHASHSEED=0 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-1704067200}" PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+export PYTHONHASHSEED=0 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-1704067200}" PIP_DISABLE_PIP_VERSION_CHECK=1
 
 python3 -m venv "$work/tools"
 tools=$work/tools/bin/python

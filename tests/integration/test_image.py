@@ -128,7 +128,8 @@ class Build:
         (tools / "python3").unlink(missing_ok=True)
         (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
         pip = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
-        self.environment = {**pip, "PATH": str(tools), "HOME": str(folder)}
+        cache = {"PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip")}
+        self.environment = {**cache, **pip, "PATH": str(tools), "HOME": str(folder)}
         self.place = folder / "firesteel"
 
     def run(self) -> dict[str, str]:
