@@ -33,7 +33,7 @@ from taskexecutor.executor.connectors.kafka.record_batches import (
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-MOST_ROWS = 32_768  # of a batch
+MOST_ROWS = 65_536  # of a batch
 READY = 2
 _POLL_S = 0.1  # so often the thread sees commands, and that it must end
 # The least time between two batches that are not full: a batch costs about as much as 100 records.

@@ -27,7 +27,7 @@ _ASCII = 128
 _LONG = 1_000  # bytes; shorter records cannot exceed the limits of Spark's parser
 _LONGEST = 50_000  # bytes; longer names are refused by Spark's parser
 _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{1000}")
-_ROWS_AT_ONCE = 16_384  # larger parts leave the processor's caches
+_ROWS_AT_ONCE = 32_768  # in shared memory
 _ZONED = pa.timestamp("us", "UTC")
 
 
