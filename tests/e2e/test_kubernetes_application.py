@@ -46,12 +46,19 @@ def test_a_program_of_the_image_runs_and_its_cluster_is_gone(
     program = tmp_path / "numbers.py"
     program.write_text(PROGRAM)
     with kubernetes(tmp_path, monkeypatch, ONE_SLOT) as cluster:
-        ran = firesteel("run", *TARGET, f"local://{program}", "3")
+        store = f"database.url=sqlite:///{tmp_path}/jobs.db"
+        storage = f"high-availability.storageDir={tmp_path}/storage"
+        shared = ("-D", store, "-D", storage)
+        ran = firesteel("run", *TARGET, *shared, f"local://{program}", "3")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert ran.stdout.count("{'x': ") == 3, "its output is shown"
         assert "Job has been submitted with JobID" in ran.stdout
         assert "job FINISHED" in ran.stderr
         assert "is deleted" in ran.stderr
+        assert not cluster.left()
+        again = firesteel("run", *TARGET, *shared, f"local://{program}", "3")
+        assert again.returncode == 1
+        assert "which is FINISHED, and it is not run again" in again.stderr
         assert not cluster.left()
         failed = firesteel("run", *TARGET, f"local://{program}", "three")
         assert failed.returncode == 1

@@ -20,12 +20,13 @@ from firesteel.common.config import Configuration
 from firesteel.errors import ClusterUnreachable, FiresteelError
 from firesteel.kubernetes.access.kubeconfig import from_kubeconfig
 from firesteel.kubernetes.client import KubernetesClient
-from firesteel.kubernetes.cluster import Application
+from firesteel.kubernetes.cluster import Application, cluster_objects
 from firesteel.kubernetes.cluster.deployed import (
     ClusterTaken,
     DeployedCluster,
     NoKubernetesCluster,
     Outcome,
+    earlier_job,
 )
 from firesteel.kubernetes.errors import (
     Forbidden,
@@ -213,16 +214,28 @@ async def test_an_outcome_is_kept_and_outlives_the_cluster(
 ) -> None:
     async with KubernetesClient(from_kubeconfig([api_server.kubeconfig])) as client:
         deployed = DeployedCluster(client, "orders")
-        await deployed.create([deployment("orders")])
+        ours = cluster_objects(configured())[0]
+        await deployed.create([ours])
         assert await deployed.outcome() is None
         outcome = Outcome(status="FAILED", error="ValueError: no such file")
         await deployed.record(outcome)
         assert await deployed.outcome() == outcome
+        with pytest.raises(ClusterTaken, match="has ended"):
+            await deployed.create([ours])
         await deployed.delete()
         await deployed.gone()
         assert await deployed.outcome() is None
     (event,) = [e for e in api_server.objects("Event") if e["reason"] == "JobEnded"]
     assert (event["type"], event["message"]) == ("Warning", "FAILED: ValueError: no such file")
+
+
+def test_the_job_of_an_earlier_cluster_is_not_run_again() -> None:
+    created = {"metadata": {"creationTimestamp": "2026-01-01T00:00:10Z"}}
+    created_ms = 1_767_225_610_000
+    before = earlier_job("orders", created, status="FINISHED", end_ms=created_ms - 1)
+    assert "which is FINISHED, and it is not run again" in before
+    assert earlier_job("orders", created, status="FINISHED", end_ms=created_ms + 1) == ""
+    assert earlier_job("orders", created, status="RUNNING", end_ms=0) == ""
 
 
 def test_another_version_in_the_image_is_refused() -> None:

@@ -15,7 +15,7 @@ from firesteel.client.signals import INTERRUPTED
 from firesteel.common.config import Configuration, options
 from firesteel.errors import FiresteelError, JobCanceled, JobNotFound
 from firesteel.kubernetes.cluster import Application
-from firesteel.kubernetes.cluster.deployed import NoKubernetesCluster
+from firesteel.kubernetes.cluster.deployed import NoKubernetesCluster, earlier_job
 
 if TYPE_CHECKING:
     from firesteel.client.job_details import ClusterOverview
@@ -91,11 +91,23 @@ def application_cluster(
     """Starts a cluster for one job. Deletes it when the program ends, unless its job still runs."""
     cluster = KubernetesCluster(conf)
     with _started(cluster, application, 0):
-        pass
+        _check_job(cluster)
     try:
         yield cluster
     finally:
         _end(cluster, detached=detached)
+
+
+def _check_job(cluster: KubernetesCluster) -> None:
+    """Raises FiresteelError if the job has ended in an earlier cluster."""
+    with cluster.client() as client:
+        try:
+            job = client.job_details(cluster.job_id)
+        except JobNotFound:
+            return
+    status, (deployment, _) = job.status.name, cluster.state()
+    if error := earlier_job(cluster.cluster_id, deployment, status=status, end_ms=job.end_ms):
+        raise FiresteelError(error)
 
 
 @contextmanager

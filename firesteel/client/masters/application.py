@@ -23,6 +23,7 @@ import click
 import structlog
 
 from firesteel.client.client import Client
+from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration, options
 from firesteel.common.leader import Office
 from firesteel.common.service.host import ServiceProcess, service_main
@@ -34,7 +35,7 @@ from firesteel.high_availability.kubernetes import finder
 from firesteel.high_availability.kubernetes.offices import LeaseOffices
 from firesteel.kubernetes.client import KubernetesClient
 from firesteel.kubernetes.cluster import job_id_of
-from firesteel.kubernetes.cluster.deployed import DeployedCluster, Outcome
+from firesteel.kubernetes.cluster.deployed import DeployedCluster, Outcome, earlier_job
 from firesteel.kubernetes.configuration import access_of, cluster_id_of
 
 log = structlog.get_logger(__name__)
@@ -102,8 +103,8 @@ class Application:
         while True:
             try:
                 with Client(self._address, conf=self._conf) as client:
-                    if self._is_known(client):
-                        return self._awaited(client)
+                    if (found := self._found(client)) is not None:
+                        return self._awaited(client, found)
                 if error:
                     return Outcome(error=error)
                 if self._program and self._leads():
@@ -116,18 +117,26 @@ class Application:
                 return Outcome(error=f"no client has submitted the job in time ({key})")
             time.sleep(PAUSE_S)
 
-    def _is_known(self, client: Client) -> bool:
+    def _found(self, client: Client) -> JobDetails | None:
         try:
-            client.job_details(self.job_id)
+            return client.job_details(self.job_id)
         except JobNotFound:
-            return False
-        return True
+            return None
 
-    def _awaited(self, client: Client) -> Outcome:
+    def _awaited(self, client: Client, found: JobDetails) -> Outcome:
+        """Waits for the end of the job."""
+        if found.status.globally_terminal and (error := self._earlier(found)):
+            return Outcome(error=error)
         last = deque(client.watch_job(self.job_id), maxlen=1).pop()
         if last.status is JobStatus.FAILED and last.exceptions:
             return Outcome(status=last.status.name, error=last.exceptions[0].summary)
         return Outcome(status=last.status.name)
+
+    def _earlier(self, job: JobDetails) -> str:
+        """Returns why the job of an earlier cluster is not run again."""
+        deployment = asyncio.run(self._with_cluster(lambda cluster: cluster.get()))
+        cluster_id, status = cluster_id_of(self._conf), job.status.name
+        return earlier_job(cluster_id, deployment, status=status, end_ms=job.end_ms)
 
     def _leads(self) -> bool:
         """Whether the Dispatcher of this pod leads: no other pod runs the program."""

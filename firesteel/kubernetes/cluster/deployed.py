@@ -114,6 +114,11 @@ class DeployedCluster:
                 " it"
             )
         notes = metadata.get("annotations") or {}
+        if (outcome := outcome_of(found)) is not None:
+            return (
+                f"the cluster {self} exists: its application has ended ({outcome.text}), and it is"
+                f" about to delete itself; try again then, or {choose}"
+            )
         runs = f"of the job {notes[JOB]}" if JOB in notes else "for sessions"
         return (
             f"the cluster {self} exists: a cluster {runs}, created at"
@@ -176,6 +181,19 @@ class DeployedCluster:
                 return
             on_pods(left)
             await asyncio.sleep(POLL_S)
+
+
+def earlier_job(cluster_id: str, deployment: Object, *, status: str, end_ms: int) -> str:
+    """Returns why an application does not run its job, which the job store has; empty if the job
+    has run in this Deployment. Jobs of earlier clusters of this id ended before it was created.
+    """
+    created = datetime.datetime.fromisoformat(deployment["metadata"]["creationTimestamp"])
+    if not end_ms or end_ms >= created.timestamp() * 1000:
+        return ""
+    return (
+        f"the job store has the job of an earlier cluster {cluster_id}, which is {status}, and it"
+        " is not run again: choose another kubernetes.cluster-id, or another job store"
+    )
 
 
 def outcome_of(deployment: Object | None) -> Outcome | None:
