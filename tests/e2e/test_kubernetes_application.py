@@ -59,7 +59,7 @@ def test_a_program_of_the_image_runs_and_its_cluster_is_gone(
         again = firesteel("run", *TARGET, *shared, f"local://{program}", "3")
         assert again.returncode == 1
         assert "which is FINISHED, and it is not run again" in again.stderr
-        assert not cluster.left()
+        eventually(lambda: not cluster.left(), lambda: f"all is deleted: {cluster.left()}")
         failed = firesteel("run", *TARGET, f"local://{program}", "three")
         assert failed.returncode == 1
         assert "invalid literal for int() with base 10: 'three'" in failed.stderr

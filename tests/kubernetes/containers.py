@@ -154,6 +154,7 @@ class Container:
         if start is None:
             return False
         command, environment = start
+        self._environment = environment  # also of its probes
         log = self.log()
         log.parent.mkdir(parents=True, exist_ok=True)
         started_at = now()
@@ -324,7 +325,6 @@ class Container:
             await asyncio.sleep(probe.get("periodSeconds", 10) / self._node.probe_speed)
 
     async def _succeeds(self, probe: Object) -> bool:
-        _, environment = self._command()
         ports = {p["name"]: p["containerPort"] for p in self.spec.get("ports") or () if "name" in p}
         command: list[Any] = (probe.get("exec") or {}).get("command") or []
         return await probes.succeeds(
@@ -332,7 +332,7 @@ class Container:
             address=self._address,
             ports=ports,
             command=[self._files.rewritten(text, self.spec) for text in command],
-            environment=environment,
+            environment=self._environment,
             folder=self._folder(),
         )
 
