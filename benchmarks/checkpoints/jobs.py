@@ -20,6 +20,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.states import ExecutionState
 
 TIMEOUT_S = 120.0
+WARM_S = 600.0  # the slots start together
 _TOO_LATE = "finished before it acknowledged"
 # As often as Flink is polled. The JobMaster remembers more checkpoints than it takes in between.
 POLL_S = 0.5
@@ -38,7 +39,7 @@ def folder() -> Iterator[Path]:
 def cluster(*, task_executors: int = 1, slots: int = 2) -> Iterator[LocalCluster]:
     conf = Configuration.load(overrides={options.METRICS_PORT.key: "0"})
     with LocalCluster(conf, task_executors=task_executors, slots=slots) as started:
-        started.wait_for_slots()
+        started.wait_for_slots(timeout_s=WARM_S)
         yield started
 
 
