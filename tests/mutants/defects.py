@@ -273,6 +273,28 @@ MUTANTS = (
         "tests/unit/jobmaster/test_rescaling.py",
     ),
     Mutant(
+        "a job that follows its slots exceeds its upper bounds",
+        "jobmaster/core/elasticity.py",
+        "by_vertex = {v: min(max(level, lower[v]), bound) for v, bound in upper.items()}",
+        "by_vertex = {v: max(level, lower[v]) for v, bound in upper.items()}",
+        "tests/unit/jobmaster/test_elasticity.py",
+    ),
+    Mutant(
+        "the autoscaler removes subtasks as soon as fewer suffice",
+        "jobmaster/core/autoscaler.py",
+        "            if known_s < settings.scale_down_s - settings.window_s:\n"
+        "                number = current\n",
+        "",
+        "tests/unit/jobmaster/test_autoscaler.py",
+    ),
+    Mutant(
+        "the next JobMaster leaves a change of the parallelism in progress",
+        "jobmaster/core/rescale_history.py",
+        "        if self._open:\n",
+        "        if not self._records:\n",
+        "tests/unit/jobmaster/test_rescaling.py",
+    ),
+    Mutant(
         "tasks of another parallelism are adopted",
         "jobmaster/shell.py",
         "start.reconciles and same else",
