@@ -20,7 +20,12 @@ cp -r proto firesteel dispatcher resourcemanager jobmaster taskexecutor \
 wheel "$work"
 
 python3 -m venv --without-pip "$destination"
-"$tools" -m pip --python "$destination/bin/python" install --quiet --no-index --no-deps --no-compile "$work"/wheels/*.whl
+# By name: pip records the path of a wheel that is installed by its path, and this path differs each time.
+for file in "$work"/wheels/*.whl; do
+  basename "$file" | sed -E 's/^([^-]+)-([^-]+)-.*/\1==\2/'
+done > "$work/installed"
+"$tools" -m pip --python "$destination/bin/python" install --quiet --no-index --find-links "$work/wheels" --no-deps \
+  --no-compile -r "$work/installed"
 # The interpreter never writes below /opt, so the byte code is complete, and it is not compared with the sources.
 "$destination/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$destination/lib"
 find "$destination" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
