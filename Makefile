@@ -44,7 +44,7 @@ test-long: $(READY) ## additional seeds, examples, rounds and combinations of th
 	@$(PYTHON_IN_VENV) -m pytest -m long; failed=$$?; \
 	HYPOTHESIS_PROFILE=explore $(PYTHON_IN_VENV) -m pytest $$(grep -rl --include='test_*.py' hypothesis tests) && exit $$failed
 
-test-clients: $(READY) ## Flink's command line, dashboard and other clients of the REST API; screenshots in build/flink-dashboard
+test-clients: $(READY) ## Flink's command line, dashboard and deployer, other clients of the REST API, Helm and kubectl; screenshots in build/flink-dashboard
 	@$(PYTHON_IN_VENV) -m pytest -m clients tests/clients
 
 test-kubernetes: $(READY) ## the contract with Kubernetes on a real API server, which Go builds once in an hour

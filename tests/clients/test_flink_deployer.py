@@ -19,7 +19,7 @@ from tests.kubernetes import names
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.containers import Image
 from tests.kubernetes.kubelet import Kubelet
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.clients
 
@@ -121,7 +121,11 @@ def test_flink_runs_an_application(server: ApiServer, clients: None, tmp_path: P
     target = ("run", "-t", "kubernetes-application", *definitions())
     printed = flink(server, "flink", *target, f"local://{program}", output, "1000")
     assert "application cluster orders successfully" in printed
-    eventually(lambda: rows(output) == 1000, lambda: f"{rows(output)} rows\n{logs(server)}")
+    eventually(
+        lambda: rows(output) == 1000,
+        lambda: f"{rows(output)} rows\n{logs(server)}",
+        patience_s=3 * PATIENCE_S,
+    )
     eventually(lambda: not server.objects("Deployment"), lambda: logs(server))
     eventually(lambda: not server.objects("Pod"), "the pods are deleted with it")
     assert {o["metadata"]["name"] for o in server.objects("ConfigMap")} == set()
@@ -147,7 +151,11 @@ def test_flink_runs_a_secured_application(server: ApiServer, clients: None, tmp_
     }
     target = ("run", "-t", "kubernetes-application", *definitions(**secured))
     flink(server, "flink", *target, f"local://{program}", output, "1000")
-    eventually(lambda: rows(output) == 1000, lambda: f"{rows(output)} rows\n{logs(server)}")
+    eventually(
+        lambda: rows(output) == 1000,
+        lambda: f"{rows(output)} rows\n{logs(server)}",
+        patience_s=3 * PATIENCE_S,
+    )
     eventually(lambda: not server.objects("Pod"), lambda: logs(server))
 
 

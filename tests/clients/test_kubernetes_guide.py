@@ -21,7 +21,7 @@ from tests.e2e.test_tutorial import Command, File, missing, steps
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.kubelet import Kubelet
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.clients
 
@@ -113,7 +113,7 @@ def check(machine: Machine, command: Command) -> None:
             printed[0] = machine.run(command.line)
         return not missing(command.output, printed[0])
 
-    patience_s = 60.0 if command.line.startswith(REPEATED) else 1.0
+    patience_s = 3 * PATIENCE_S if command.line.startswith(REPEATED) else 1.0
     eventually(
         is_printed,
         lambda: f"{command.line} prints it: {printed[0]}\n{machine.logs()}",

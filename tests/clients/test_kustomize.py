@@ -18,7 +18,7 @@ from scripts.kubernetes_manifests import FOLDER, NAMESPACE, PROGRAM, objects_of
 from tests.clients import packages
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.kubelet import Kubelet
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.clients
 
@@ -138,7 +138,9 @@ def test_an_application_finishes(machine: Machine, clients: None, files: Path) -
     machine.write_overlay("application", SECURED | retention, patches)
     machine.write_client()
     machine.start()
-    eventually(lambda: not machine.server.objects("Deployment"), machine.logs, patience_s=180)
+    eventually(
+        lambda: not machine.server.objects("Deployment"), machine.logs, patience_s=3 * PATIENCE_S
+    )
     rows = [line for path in output.glob("part-*") for line in path.read_text().splitlines()]
     assert sorted(map(int, rows[1:])) == list(range(1000))
     eventually(lambda: not machine.server.objects("Pod"), "the pods are deleted")

@@ -226,6 +226,7 @@ def strict(schema: Any) -> Any:
     [
         ({"masters": {"replicas": 2}}, "several masters need masters.sharedStore"),
         ({"application": {"enabled": True}}, "application.program is empty"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is empty"),
         ({"config": {"rest.port": 80}}, "config: rest.port is not allowed"),
         (
             {"config": {"kubernetes.masters": "separate"}},
