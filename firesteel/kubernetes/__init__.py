@@ -6,6 +6,7 @@
     client.py         the calls
     cluster/          the objects of a cluster: its masters and everything that belongs to them
     pods/             their manifests, from a pod template, and the reasons of their problems
+    flink/            clusters that Flink's own client deploys
     reflector/        the current objects of a resource, from a list and a watch
 
 Objects are the dictionaries of their JSON. Nothing here knows jobs or TaskExecutors.
