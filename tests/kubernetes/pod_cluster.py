@@ -40,6 +40,7 @@ class PodCluster:
                 options.TASK_SLOTS.key: "1",
                 options.MAX_SLOTS.key: "4",
                 options.METRICS_PORT.key: "0",
+                options.KUBERNETES_TM_GRACE.key: "20 min",  # slots start slowly on a busy machine
                 **values,
             }
         )
@@ -57,7 +58,7 @@ class PodCluster:
             eventually(
                 lambda: client.cluster_overview().slots_warm >= task_executors,
                 self.logs,
-                patience_s=3 * PATIENCE_S,
+                patience_s=10 * PATIENCE_S,
             )
 
     def client(self) -> Client:

@@ -96,6 +96,7 @@ class Security:
             tls=uses_tls(conf),
             hosts=(
                 *(host, socket.gethostname(), "localhost", "127.0.0.1", "::1"),
+                *conf.get(options.REST_HOSTS),
                 *conf.get(options.SECURITY_HOSTS),
                 *filter(None, (conf.get(options.KUBERNETES_RM_ADDRESS).rpartition(":")[0],)),
             ),

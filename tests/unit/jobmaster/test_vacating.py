@@ -85,6 +85,26 @@ def test_a_pipeline_moves_once_it_has_a_slot_and_a_complete_checkpoint() -> None
     assert world.core.exceptions.newest_first() == []
 
 
+def test_at_the_limit_tasks_wait_for_the_slots_of_the_replacement() -> None:
+    world = running(pipelines("a", "b"), (ONE, 1), (OTHER, 1))
+    leaving = on(world, ONE)
+    sent = world.post(events.VacateRequested(task_executor_id=ONE, without_slots=True))
+    assert world.of(commands.TriggerCheckpoint, sent), "it has no slot elsewhere"
+    complete_checkpoint(world)
+    world.report(leaving, S.CANCELED)
+    assert required(world) == 2
+    new = TaskExecutorId("te-3")
+    world.give_slots(new, 1)
+    assert len(on(world, new)) == 2
+    assert world.core.exceptions.newest_first() == []
+
+
+def test_a_job_without_checkpoints_stays_also_without_slots_elsewhere() -> None:
+    world = running(pipelines("a"), (ONE, 1), checkpoints=False)
+    sent = world.post(events.VacateRequested(task_executor_id=ONE, without_slots=True))
+    assert not world.of(commands.CancelTasks, sent)
+
+
 def test_a_job_of_one_region_starts_again_without_a_restart_strategy() -> None:
     graph = job(vertex("source", 2), vertex("sink", 2), partitioner=Partitioner.REBALANCE)
     world = running(graph, (ONE, 1), (OTHER, 1))

@@ -241,3 +241,20 @@ async def test_masters_and_task_executors_trust_each_other(tmp_path: Path, secre
         assert await call.code() is grpc.StatusCode.PERMISSION_DENIED  # its role, after TLS
     async with connected(masters, security(keys, Role.DISPATCHER)) as call:
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_certificates_name_the_hosts_of_services(tmp_path: Path) -> None:
+    conf = Configuration(
+        {
+            options.SECURITY_DIRECTORY.key: str(tmp_path / "security"),
+            options.SECURITY_TLS.key: "always",
+            options.REST_HOSTS.key: "orders-rest.default.svc",
+            options.SECURITY_HOSTS.key: "balancer.example.com",
+        }
+    )
+    made = Security.of_process(conf, Role.REST, "127.0.0.1")
+    assert made is not None
+    certificate = x509.load_pem_x509_certificate(made.certificate().certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = names.get_values_for_type(x509.DNSName)
+    assert {"orders-rest.default.svc", "balancer.example.com"} <= set(found)
