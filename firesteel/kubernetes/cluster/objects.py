@@ -44,7 +44,7 @@ MODE = "firesteel.io/mode"  # "application" or "session"
 JOB = "firesteel.io/job-id"
 # A label of the pod whose ResourceManager leads:
 LEADS = {"firesteel/leads": RESOURCE_MANAGER}
-# Of the pods: a changed configuration replaces them.
+# An annotation of the pods, which a changed configuration replaces.
 CONFIGURATION_HASH = "firesteel.io/configuration"
 
 
@@ -219,7 +219,7 @@ def _port(name: str, number: int) -> Object:
 
 
 def _lease(settings: ClusterSettings, office: str) -> Object:
-    """A Lease that exists before its first leader is taken at once."""
+    """Returns a Lease that the first leader takes without waiting for its expiry."""
     return named(LEASES, f"{settings.cluster_id}-{office}") | {"spec": {}}
 
 

@@ -184,7 +184,7 @@ class SharedBytes:
         return at
 
     def reserve(self, size: int) -> int:
-        """Returns the location of so many bytes after the bundle's others."""
+        """Returns the location of this many new bytes at the end of the bundle."""
         at = self._end
         if at + size > _ROOM_BYTES:
             raise FiresteelError(f"a row of a bundle is larger than {_ROOM_BYTES} bytes")
