@@ -30,7 +30,7 @@ FEW, MANY = 2, 4
 ROUNDS = 3  # changes in each direction
 SETTLES_S = 3.0
 GOAL_S = 2.0
-FILL_TIMEOUT_S = 900.0
+TIMEOUT_S = 900.0  # patience with a gigabyte
 
 
 class Gap(NamedTuple):
@@ -61,7 +61,9 @@ def rescaled(client: Client, job_id: str, directory: Path, parallelism: int) -> 
     def new() -> set[Path]:
         return {path for path in directory.glob(f"{TIMES}*") if path.stat().st_size} - before
 
-    jobs.wait(lambda: len(new()) == parallelism, "every subtask has new output")
+    jobs.wait(
+        lambda: len(new()) == parallelism, "every subtask has new output", timeout_s=TIMEOUT_S
+    )
     time.sleep(SETTLES_S)
     (change, *_) = client.job_details(job_id).rescales
     old_ns = max(max(_times(path)) for path in before)
@@ -89,7 +91,7 @@ def measure(keys: int, rounds: int) -> dict[int, list[Gap]]:
     with jobs.folder() as directory, jobs.cluster(task_executors=2, slots=2) as cluster:
         client = cluster.client()
         job_id = client.submit(program(directory, keys).job_graph("rescale"))
-        jobs.wait((directory / FILLED).exists, "the state is filled", timeout_s=FILL_TIMEOUT_S)
+        jobs.wait((directory / FILLED).exists, "the state is filled", timeout_s=TIMEOUT_S)
         for _ in range(rounds):
             for parallelism in (MANY, FEW):
                 _await_checkpoint(client, job_id)
@@ -107,6 +109,7 @@ def _await_checkpoint(client: Client, job_id: str) -> None:
             for c in client.job_details(job_id).checkpoints
         ),
         "a complete checkpoint",
+        timeout_s=TIMEOUT_S,
     )
 
 
@@ -124,7 +127,7 @@ def flink(keys: int, rounds: int) -> dict[int, str]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            timeout=2 * FILL_TIMEOUT_S,
+            timeout=2 * TIMEOUT_S,
             check=False,
         )
         errors.seek(0)
