@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -72,23 +73,22 @@ class Autoscaling:
     def _load(
         self, vertex: ExecutionJobVertex, sample: Sample, attempts: Sequence[Attempt]
     ) -> VertexLoad:
-        values, splits = sample.values, None
+        values = sample.values
         records_in, records_out = values["records_in"], values["records_out"]
-        source = not self._core.graph.inputs_of(vertex.vertex.vertex_id)
-        coordinators = self._core.coordinators
-        backlog = coordinators.backlog(vertex.vertex) if source else {}
+        load = VertexLoad(
+            records_per_s=records_in, busy=values["busy"], back_pressured=values["back_pressured"]
+        )
+        if self._core.graph.inputs_of(vertex.vertex.vertex_id):
+            return load
+        coordinator = self._core.coordinators.of_source(vertex.vertex)
+        backlog = coordinator.backlog() if coordinator is not None else {}
         pending: float | None = backlog.get("pendingRecords")
-        if topics := [t for a in attempts for t in a.metrics.topics.values()] if source else []:
+        if topics := [topic for a in attempts for topic in a.metrics.topics.values()]:
             pending = float(sum(topic.pending_records for topic in topics))
-        if pending is None:
-            splits = backlog.get("unassignedSplits")
-        return VertexLoad(
-            records_per_s=max(records_in, records_out) if source else records_in,
-            busy=values["busy"],
-            back_pressured=values["back_pressured"],
+        return replace(
+            load,
+            records_per_s=max(records_in, records_out),
             pending=pending,
-            pending_splits=splits,
-            assigned_splits=sum(coordinators.assigned(each.current) for each in vertex.vertices)
-            if splits is not None
-            else 0,
+            pending_splits=backlog.get("unassignedSplits"),
+            assigned_splits=coordinator.assigned_to_all() if coordinator is not None else 0,
         )

@@ -114,6 +114,10 @@ class Coordinator:
         """Takes over a finished attempt, given the places of its splits."""
         return ""
 
+    def assigned_to_all(self) -> int:
+        """Returns the number of splits assigned to all attempts together."""
+        return 0
+
     def backlog(self) -> Mapping[str, int]:
         """Returns the work that no attempt was assigned yet, by metric. Empty: none or unknown."""
         return {}

@@ -280,10 +280,9 @@ class Coordinators:
             if operator_id in self.by_operator
         )
 
-    def backlog(self, vertex: JobVertex) -> Mapping[str, int]:
-        """Returns the unassigned work of the vertex's source, by metric."""
+    def of_source(self, vertex: JobVertex) -> Coordinator | None:
         found = (self.by_operator.get(o.operator_id) for o in vertex.operators)
-        return next((c.backlog() for c in found if c is not None), {})
+        return next((coordinator for coordinator in found if coordinator is not None), None)
 
     def snapshot(self) -> dict[OperatorId, Json]:
         """Returns the snapshots of coordinators that have one, for a checkpoint."""

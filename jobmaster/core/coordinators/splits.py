@@ -126,6 +126,9 @@ class SplitEnumerator(Coordinator, ABC):
     def assigned(self, attempt_id: AttemptId) -> int:
         return len(self._owned.get(attempt_id, ()))
 
+    def assigned_to_all(self) -> int:
+        return sum(map(len, self._owned.values()))
+
     @property
     def found_version(self) -> int:
         return self._found_version

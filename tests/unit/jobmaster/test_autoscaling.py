@@ -6,11 +6,13 @@ import pytest
 
 from firesteel._proto.common_pb2 import TaskMetrics, TopicProgress
 from firesteel.common.ids import IdSource
+from firesteel.common.job_graph import Partitioner
+from firesteel.common.operator_messages import SplitRequested
 from jobmaster.autoscaling import Autoscaling
 from jobmaster.core import commands, events
 from jobmaster.core.autoscaler import AutoscalerSettings
 from jobmaster.series import Attempt, JobSeries
-from tests.job_master import World
+from tests.job_master import World, job, vertex
 from tests.unit.jobmaster.test_rescaling import (
     acknowledge,
     rescale,
@@ -87,3 +89,27 @@ def test_measurements_restart_with_the_tasks(interval_s: float) -> None:
     restarted(world)
     run_all(world)
     assert overloaded(world, settings, 2 * interval_s).decided
+
+
+def test_a_source_that_is_read_in_splits_has_a_backlog() -> None:
+    """Each split has 100 records; the first subtask reads three of them in each step."""
+    listed = ("splits", {"splits": [{"n": n} for n in range(500)]})
+    source = vertex("source", 2, coordinator=listed)
+    world = running(job(source, vertex("sink", 2), partitioner=Partitioner.HASH))
+    autoscaling = Autoscaling(AutoscalerSettings(), world.core, IdSource(b"a"), lambda event: None)
+    series, reader = JobSeries(), world.executions()[0]
+    coordinator = world.core.coordinators.of_source(source)
+    assert coordinator is not None
+    for step in range(4):
+        for received in range(3 * step, 3 * step + 3):
+            coordinator.receive(reader.attempt_id, 0, SplitRequested(received=received))
+        read = TaskMetrics(
+            attempt_id=reader.attempt_id, records_out=300 * step, busy_ms=5000.0 * step
+        )
+        attempts = {source.vertex_id: [Attempt(0, read)]}
+        world.now += STEP_S
+        series.add(attempts, world.now * 1000)
+        autoscaling.sampled(series.last, attempts, world.now)
+    found = autoscaling.explain(world.now)[0]
+    splits = coordinator.backlog()["unassignedSplits"]
+    assert splits > 400 and found.backlog == pytest.approx(100 * splits)
