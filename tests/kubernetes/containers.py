@@ -220,6 +220,8 @@ class Container:
         image = self._node.images.get(self.spec["image"], Image())
         given = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         given["PATH"] = f"{Path(sys.executable).parent}:{given.get('PATH', '')}"
+        # gRPC's own resolver unites the addresses of names that have one of them in common.
+        given["GRPC_DNS_RESOLVER"] = "native"
         given |= self._node.environment
         given |= {k: self._files.rewritten(v, self.spec) for k, v in image.environment.items()}
         given |= self._variables
