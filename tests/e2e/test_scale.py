@@ -55,8 +55,6 @@ def test_rows_count_once_while_a_job_is_rescaled_and_masters_die(
         with pytest.raises(FiresteelError):  # the Dispatcher dies, and the JobMaster continues
             session.client.rescale(job.job_id, 2)
         await_parallelism(session, job, 2)
-        first = session.client.job_details(job.job_id).rescales[-1]
-        assert (first.number, first.outcome) == (1, Outcome.SUCCEEDED), "its successors know it"
         job.await_few_checkpoints()
     session.wait_until_all_slots_are_free()
 
