@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.clients
 
+_VALUE = re.compile(r"PUTVAL flink/curl_json-(?P<name>\S+) \S+ [\d.]+:(?P<value>\S+)")
 CONFIGURATION = """
 BaseDir "{folder}"
 PIDFile "{folder}/collectd.pid"
@@ -93,9 +95,7 @@ def test_an_exporter_reads_the_cluster_its_jobs_and_checkpoints(jobs: Jobs, tmp_
 
 def exported(output: Path) -> dict[str, float]:
     """Returns the last value of each name, as in `cluster/gauge-slots-total`."""
-    lines = [line.split() for line in output.read_text().splitlines()[:-1]]
-    return {
-        line[1].removeprefix("flink/curl_json-"): float(line[-1].rpartition(":")[2])
-        for line in lines
-        if line and line[0] == "PUTVAL"
-    }
+    lines = output.read_text().splitlines()[:-1]
+    # Messages of collectd may share a line with a value that it is still writing.
+    values = [found for line in lines if (found := _VALUE.fullmatch(line))]
+    return {found["name"]: float(found["value"]) for found in values}
