@@ -45,7 +45,7 @@ def _prepared(translation: Translation, given: Path, folder: Path) -> list[str]:
     values = dict(translation.values)
     template = given.parent / _TEMPLATE
     if translation.template and template.exists():
-        own = folder / "taskexecutor.yaml"
+        own = folder / "pod-template.yaml"
         own.write_text(yaml.safe_dump(template_of(yaml.safe_load(template.read_text()))))
         values[options.KUBERNETES_TM_TEMPLATE.key] = str(own)
     (folder / "config.yaml").write_text(json.dumps(values, indent=1))  # JSON is YAML
