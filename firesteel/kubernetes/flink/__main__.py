@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ log = logs.get_logger(__name__)
 
 _CONF_DIR = "/opt/flink/conf"  # where Flink's client mounts it by default
 _TEMPLATE = "pod-template/taskmanager-pod-template.yaml"  # beside it
+_OWN = "configuration"  # Firesteel's, in the working directory
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -32,7 +32,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         overrides = parse_definitions([text for text in definitions if text != "-D"])
         translation = translate(read_values(given / "config.yaml") | overrides, mode)
-        command = _prepared(translation, given, Path(tempfile.mkdtemp(prefix="firesteel-conf-")))
+        folder = Path(_OWN).absolute()
+        folder.mkdir(mode=0o700, exist_ok=True)  # a container that restarts has it
+        command = _prepared(translation, given, folder)
     except ConfigurationError as error:
         sys.exit(f"Error: {error}")
     if translation.ignored:
