@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka import KafkaConsumer, TopicPartition
 from tests.kafka.broker import Kafka
+from tests.waiting import eventually
 
 _PATIENCE_S = 60.0
 _POLL_MS = 1_000
@@ -118,7 +119,10 @@ def _read(kafka: Kafka, topic: str, isolation: str) -> list[Record]:
         auto_offset_reset="earliest",
     )
     try:
-        partitions = sorted(consumer.partitions_for_topic(topic) or ())
+        # A client may hear of a new topic a moment later than the one that created it.
+        partitions = eventually(
+            lambda: sorted(consumer.partitions_for_topic(topic) or ()), f"partitions of {topic}"
+        )
         assigned = [TopicPartition(topic, partition) for partition in partitions]
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)

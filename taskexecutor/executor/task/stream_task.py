@@ -65,7 +65,8 @@ from taskexecutor.executor.timing.timers import TaskTimers
 
 # A failed neighbour is a symptom. Its own failure, the cause, is on its way to the JobMaster, which
 # then cancels this task. The symptom is reported only if no cancellation arrives within this time.
-NEIGHBOUR_FAILURE_GRACE_S = 1.0
+# It exceeds the 3 s after which the JobMaster gives up a TaskExecutor whose connection broke.
+NEIGHBOUR_FAILURE_GRACE_S = 5.0
 
 _log = structlog.get_logger("task")
 
