@@ -1,0 +1,113 @@
+"""The front's JVM: Spark with its own Spark Connect server, whose sessions are accessible here.
+
+The server analyses programs and runs their batch queries. The planner analyses streaming queries
+in the same sessions, so that it sees their temporary views, functions and configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+# With these, PySpark would create sessions of Spark Connect in this process.
+_REMOTE_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_CONNECT_MODE")
+
+
+class Spark:
+    """A classic SparkSession with a Spark Connect server in its JVM. One per process.
+
+    `settings` are Spark's; those that the server needs take precedence.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._settings = {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+            "spark.master": f"local[{os.cpu_count() or 1}]",
+            **settings,
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
+            "spark.connect.authenticate.token": self.token,
+        }
+        plugins = {_PLUGIN, *filter(None, settings.get("spark.plugins", "").split(","))}
+        self._settings["spark.plugins"] = ",".join(sorted(plugins))
+        self._session: SparkSession | None = None
+
+    def start(self) -> None:
+        """Starts the JVM and the server. Raises FiresteelError if that fails."""
+        from pyspark.sql import SparkSession
+
+        for name in _REMOTE_VARIABLES:
+            os.environ.pop(name, None)
+        builder = SparkSession.builder
+        for key, value in self._settings.items():
+            builder = builder.config(key, value)
+        try:
+            self._session = builder.getOrCreate()
+        except Exception as error:
+            raise FiresteelError(f"Spark Connect did not start: {error}") from error
+        self._session.sparkContext.setLogLevel("ERROR")
+
+    def stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.stop()
+
+    @property
+    def address(self) -> str:
+        """The server's host and port."""
+        module = getattr(self.jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+        return f"127.0.0.1:{getattr(module, 'MODULE$').localPort()}"
+
+    @property
+    def jvm(self) -> Any:
+        if self._session is None:
+            raise FiresteelError("Spark Connect is not running")
+        return self._session._jvm
+
+    def holder(self, user_id: str, session_id: str) -> Any:
+        """Returns the SessionHolder of a session of the server, which is created if necessary."""
+        nothing = self.jvm.scala.Option.apply(None)
+        return self._service.getOrCreateIsolatedSession(user_id, session_id, nothing)
+
+    def analyzed(self, user_id: str, session_id: str, relation: bytes) -> Any:
+        """Returns the analysed Catalyst plan of a serialised `Relation` in a session.
+
+        Raises Py4JJavaError if the analysis fails, as the server does for the same relation.
+        """
+        jvm = self.jvm
+        holder = self.holder(user_id, session_id)
+        planner = jvm.org.apache.spark.sql.connect.planner.SparkConnectPlanner(
+            holder, jvm.scala.Option.apply(None)
+        )
+        with self._artifacts(holder):
+            plan = planner.transformRelation(
+                jvm.org.apache.spark.connect.proto.Relation.parseFrom(relation)
+            )
+            rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(holder.session(), plan)
+            return rows.queryExecution().analyzed()
+
+    @contextmanager
+    def _artifacts(self, holder: Any) -> Iterator[None]:
+        """Makes the classes that a program has added available to the thread's analysis."""
+        thread = self.jvm.java.lang.Thread.currentThread()
+        before = thread.getContextClassLoader()
+        thread.setContextClassLoader(holder.classloader())
+        try:
+            yield
+        finally:
+            thread.setContextClassLoader(before)
+
+    @property
+    def _service(self) -> Any:
+        return self.jvm.org.apache.spark.sql.connect.service.SparkConnectService
