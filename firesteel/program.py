@@ -50,6 +50,7 @@ class Program:
         self.files: list[str] = []
         self.archives: list[str] = []
         self.requirements: str | None = None
+        self.modules: set[str] = set()  # local modules to ship besides those of its functions
         self._temporary: Path | None = None
         self._executed: set[StreamNode] = set()  # the operators of all submitted jobs
         from firesteel.client.execution_context import current
@@ -195,7 +196,7 @@ class Program:
         graph = self._job_graph(pending, job_name, context.overrides, shipment)
         _warn_of_growth(graph, pending)
         limit_bytes = Configuration.load(overrides=graph.config).get(options.MODULES_LIMIT)
-        modules = program_modules(local_modules(shipment.modules), limit_bytes)
+        modules = program_modules(local_modules(shipment.modules | self.modules), limit_bytes)
         if modules.left_behind:
             _warn(modules.left_behind)
         return graph, context.with_modules(modules)

@@ -8,7 +8,7 @@ from firesteel.connectors.collect_sink import CollectSink
 from firesteel.connectors.discard_sink import DiscardSink
 from firesteel.connectors.file_sink import FileSink
 from firesteel.connectors.file_source import MALFORMED_TAG, FileSource
-from firesteel.connectors.foreach_batch_sink import ForeachBatchSink
+from firesteel.connectors.foreach_batch_sink import ForeachBatchSink, ForeachRowsSink
 from firesteel.connectors.kafka import (
     UNREADABLE_TAG,
     DeadLetter,
@@ -37,6 +37,7 @@ __all__ = [
     "FileSink",
     "FileSource",
     "ForeachBatchSink",
+    "ForeachRowsSink",
     "KafkaOffsets",
     "KafkaSink",
     "KafkaSource",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from firesteel.connectors.checks import absolute_path, duration_s, option_texts, size_bytes
@@ -17,10 +18,11 @@ class FileSink(Sink):
     are those of the format.
 
     `format`: "parquet" (option compression, for all columns; by default, Snappy for the columns
-    that it shrinks), "csv" (header, sep) or "json" (one object per line; decimals as strings and
-    bytes in base64, as spark.read expects them). To read CSV with quotes or line breaks in strings,
-    pass escape='"' and multiLine=True to spark.read; with floats that are not finite,
-    nanValue="nan", positiveInf="inf" and negativeInf="-inf".
+    that it shrinks), "orc" (compression), "csv" (header, sep), "json" (one object per line;
+    decimals as strings and bytes in base64, as spark.read expects them) or "text" (one column of
+    strings, a line each). To read CSV with quotes or line breaks in strings, pass escape='"' and
+    multiLine=True to spark.read; with floats that are not finite, nanValue="nan",
+    positiveInf="inf" and negativeInf="-inf".
 
     Without rolling, each subtask writes one file, which is complete when its input ends; in
     Parquet, it starts another file where its rows start to repeat, or to compress, that did not
@@ -28,6 +30,10 @@ class FileSink(Sink):
     and a new one started; sizes are those on disk, checked after every few thousand rows. With
     `rolling_interval` ("1 min", or a timedelta), the same applies to a file that has been open for
     this long.
+
+    With `partition_by`, files are in folders such as `day=2024-05-01/country=DE`, named after the
+    values of these columns, which the files do not contain: spark.read adds them. Null and empty
+    strings are in `__HIVE_DEFAULT_PARTITION__`.
 
     Complete files are kept, even if the job fails later. A job that restarts from the beginning
     writes its rows again: each subtask then removes its earlier files when it publishes its first
@@ -41,10 +47,16 @@ class FileSink(Sink):
     options: dict[str, str] = field(default_factory=dict)
     rolling_size: str | int | None = None
     rolling_interval: Duration | None = None
+    partition_by: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.removeprefix("file://"))
         object.__setattr__(self, "options", option_texts(self.options))
+        if isinstance(self.partition_by, str):
+            raise InvalidProgram(
+                f"FileSink: partition_by is {self.partition_by!r}; pass a list of columns"
+            )
+        object.__setattr__(self, "partition_by", tuple(self.partition_by))
         if "://" in self.path:
             scheme = self.path.split("://", 1)[0]
             raise InvalidProgram(

@@ -294,7 +294,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
     ),
     "an unknown format to write": (
         'sales().sink_to(FileSink("out/sales", format="xlsx"))  # <-',
-        "FileSink cannot write format 'xlsx'; allowed: csv, json, parquet",
+        "FileSink cannot write format 'xlsx'; allowed: csv, json, orc, parquet, text",
     ),
     "an unknown type in a source's schema": (
         'env.from_source(FileSource("sales.csv", format="csv", schema="shop STRNG")).print()  # <-',

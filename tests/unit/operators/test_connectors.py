@@ -293,7 +293,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FiresteelError, match="cannot write .*file/out"):
         OperatorHarness(writing(FileSink(str(tmp_path / "file" / "out"))), [SCHEMA]).open()
-    with pytest.raises(FiresteelError, match="allowed: csv, json, parquet"):
+    with pytest.raises(FiresteelError, match="allowed: csv, json, orc, parquet, text"):
         sink_runtime(FileSink(str(tmp_path), format="xlsx")).analyze(SCHEMA)
 
 

@@ -17,10 +17,13 @@ from taskexecutor.executor.connectors.json_values import json_form
 
 _ONE_CHARACTER = "."
 _CODECS = "none|snappy|gzip|brotli|zstd|lz4"
+_ORC_CODECS = "none|uncompressed|snappy|zlib|zstd|lz4"
 _OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of allowed values
     "csv": {"header": "true|false", "sep": _ONE_CHARACTER, "delimiter": _ONE_CHARACTER},
     "json": {},
+    "orc": {"compression": _ORC_CODECS},
     "parquet": {"compression": _CODECS},
+    "text": {},
 }
 
 
@@ -42,6 +45,8 @@ def check_format(format: str, options: Mapping[str, str], schema: pa.Schema | No
     if format == "csv":
         for field in schema or ():
             _csv_field(field)
+    if format == "text" and schema is not None:
+        _check_text(schema)
 
 
 class TableWriter(Protocol):
@@ -136,9 +141,59 @@ class _JsonWriter:
     def close(self) -> None: ...
 
 
+class _OrcWriter:
+    def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
+        from pyarrow import orc
+
+        codec = options.get("compression", "snappy").lower()
+        compression = "uncompressed" if codec == "none" else codec
+        self._writer = orc.ORCWriter(stream, compression=compression)
+
+    def suits(self, table: pa.Table) -> bool:
+        return True
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write(table)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _TextWriter:
+    """Writes one line per row; null is an empty line, as in Spark."""
+
+    def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
+        _check_text(first.schema)
+        self._stream = stream
+
+    def suits(self, table: pa.Table) -> bool:
+        return True
+
+    def write_table(self, table: pa.Table) -> None:
+        lines = (line or "" for line in table.column(0).to_pylist())
+        self._stream.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None: ...
+
+
+def _check_text(schema: pa.Schema) -> None:
+    if len(schema) != 1:
+        raise FiresteelError(
+            f"FileSink text: the rows have {len(schema)} columns ({', '.join(schema.names)}); the"
+            " format text writes exactly one"
+        )
+    field = schema.field(0)
+    if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+        raise FiresteelError(
+            f"FileSink text: column {field.name!r} is {field.type}; the format text writes strings"
+        )
+
+
 # By format: creates the writer from a stream, the first table, and options.
 WRITERS: dict[str, Callable[[BinaryIO, pa.Table, Mapping[str, str]], TableWriter]] = {
     "parquet": ParquetWriter,
     "csv": _CsvWriter,
     "json": _JsonWriter,
+    "orc": _OrcWriter,
+    "text": _TextWriter,
 }

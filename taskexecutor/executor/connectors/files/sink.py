@@ -6,6 +6,8 @@
 
 No two writers share a name, not even two sinks of one task with the same path.
 
+With `partition_by`, the committed files are in folders below, and all others directly in <path>.
+
 A subtask without rows writes no file. A failed or cancelled task removes its uncommitted files; the
 uncommitted files of a killed task are removed when the sink is opened again. A task's process locks
 the file that it is writing, so that another job that writes to the same folder with the same
@@ -35,19 +37,25 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.connectors import Committer, FileSink, SinkWriter
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
-from taskexecutor.executor.connectors.checks import check_writable
+from taskexecutor.executor.columnar.jvm.session import session_zone
+from taskexecutor.executor.connectors.checks import check_writable, known_schema
 from taskexecutor.executor.connectors.files.formats import WRITERS, TableWriter, check_format
+from taskexecutor.executor.connectors.files.partitions import partitions_of, without_partitions
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
 _UNFINISHED = ".inprogress-"
 _COMPLETE = ".complete-"
 GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this size
 GROUP_ROWS = 2**20
+OPEN_FILES = 64  # of partitions, per subtask
 
 
 class FileSinkRuntime(WriterSink[FileSink]):
     def analyze(self, schema: pa.Schema | None) -> None:
-        check_format(self.sink.format, self.sink.options, schema)
+        sink = self.sink
+        if sink.partition_by:
+            schema = without_partitions(known_schema("FileSink", schema), sink.partition_by)
+        check_format(sink.format, sink.options, schema)
         check_writable("FileSink", Path(self.sink.path))
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
@@ -71,10 +79,13 @@ class FileWriter(SinkWriter):
         self._context = context
         self._folder = Path(sink.path)
         self._count = 0
-        self._file: _PartFile | None = None
+        # By the folder of its partition: the file that is written, the oldest first.
+        self._files: dict[str, _PartFile] = {}
         self._complete: list[CompleteFile] = []
-        self._gathered: list[pa.RecordBatch] = []
+        # The rows to write next, by the folder of their partition.
+        self._gathered: dict[str, list[pa.RecordBatch]] = {}
         self._gathered_bytes = self._gathered_rows = 0
+        self._zone = session_zone(context) if sink.partition_by else ""
         self._limit_bytes = sink.rolling_size_bytes
         self._group_bytes = min(GROUP_BYTES, self._limit_bytes or GROUP_BYTES)
 
@@ -85,20 +96,29 @@ class FileWriter(SinkWriter):
             _remove_abandoned(self._folder, _sink_id(self._context))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._gathered and batch.schema != self._gathered[0].schema:
-            self._write_gathered()
-        self._gathered.append(batch)
-        self._gathered_bytes += batch.nbytes
-        self._gathered_rows += batch.num_rows
+        if not self._sink.partition_by:
+            self._gather("", batch)
+        else:
+            for folder, rows in partitions_of(batch, self._sink.partition_by, self._zone):
+                self._gather(folder, rows)
         if self._gathered_bytes >= self._group_bytes or self._gathered_rows >= GROUP_ROWS:
             self._write_gathered()
-            self.commit_now = self._limit_bytes is not None and (
-                self._file is not None and self._file.size_bytes >= self._limit_bytes
+            self.commit_now = self._limit_bytes is not None and any(
+                file.size_bytes >= self._limit_bytes for file in self._files.values()
             )
+
+    def _gather(self, folder: str, batch: pa.RecordBatch) -> None:
+        gathered = self._gathered.setdefault(folder, [])
+        if gathered and batch.schema != gathered[0].schema:
+            self._write_gathered()
+            gathered = self._gathered.setdefault(folder, [])
+        gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        self._gathered_rows += batch.num_rows
 
     def prepare(self) -> Sequence[CompleteFile]:
         self._write_gathered()
-        self._complete_file()
+        self._complete_files()
         complete, self._complete = self._complete, []
         if self._context.checkpoints:  # the file must outlive this task
             complete = [self._kept(file) for file in complete]
@@ -112,51 +132,60 @@ class FileWriter(SinkWriter):
         return CompleteFile(path, file.final)
 
     def close(self) -> None:
-        self._gathered = []
-        if self._file is not None:
-            self._file.discard()
-            self._file = None
+        self._gathered = {}
+        files, self._files = self._files, {}
+        for open_file in files.values():
+            open_file.discard()
         for file in self._complete:
             _discard(file)
         self._complete = []
 
     def _write_gathered(self) -> None:
-        if not self._gathered:
-            return
-        table = pa.Table.from_batches(self._gathered)
-        self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
-        if self._file is not None and not self._file.suits(table):
-            self._complete_file()
-        if self._file is None:
-            number = f"{self._count}"
-            if self._context.checkpoints:  # keep files of earlier attempts
-                number = f"{self._context.task.attempt}-{number}"
-            name = f"{_committed_prefix(self._context)}{number}.{self._sink.format}"
-            self._count += 1
-            attempt = self._context.task.attempt_id[:12]
-            self._file = _PartFile(
-                self._folder / f"{_UNFINISHED}{attempt}-{name}",
-                self._folder / name,
-                table,
-                self._sink,
-            )
-        self._file.write(table)
+        gathered, self._gathered = self._gathered, {}
+        self._gathered_bytes = self._gathered_rows = 0
+        for folder, batches in gathered.items():
+            self._write_table(folder, pa.Table.from_batches(batches))
+            if len(self._files) > OPEN_FILES:
+                self._complete_files(len(self._files) - OPEN_FILES)
 
-    def _complete_file(self) -> None:
-        if self._file is not None:
-            self._complete.append(self._file.complete())
-            self._file = None
+    def _write_table(self, folder: str, table: pa.Table) -> None:
+        file = self._files.get(folder)
+        if file is not None and not file.suits(table):
+            self._complete.append(self._files.pop(folder).complete())
+            file = None
+        if file is None:
+            file = self._files[folder] = self._new_file(folder, table)
+        file.write(table)
+
+    def _new_file(self, folder: str, first: pa.Table) -> _PartFile:
+        number = f"{self._count}"
+        if self._context.checkpoints:  # keep files of earlier attempts
+            number = f"{self._context.task.attempt}-{number}"
+        name = f"{_committed_prefix(self._context)}{number}.{self._sink.format}"
+        self._count += 1
+        attempt = self._context.task.attempt_id[:12]
+        return _PartFile(
+            self._folder / f"{_UNFINISHED}{attempt}-{name}",
+            self._folder / folder / name,
+            first,
+            self._sink,
+        )
+
+    def _complete_files(self, count: int | None = None) -> None:
+        """Completes the oldest files, or all."""
+        for folder in list(self._files)[:count]:
+            self._complete.append(self._files.pop(folder).complete())
 
 
 class FileCommitter(Committer):
     def __init__(self, sink: FileSink, context: RuntimeContext) -> None:
         self._folder = Path(sink.path)
-        self._prefix = _committed_prefix(context)
+        self._pattern = f"{'**/' if sink.partition_by else ''}{_committed_prefix(context)}*"
         self._context = context
         self._superseded: list[Path] = []
 
     def start_over(self) -> None:
-        self._superseded = list(self._folder.glob(f"{self._prefix}*"))
+        self._superseded = list(self._folder.glob(self._pattern))
 
     def commit(self, committables: Sequence[CompleteFile]) -> None:
         superseded, self._superseded = self._superseded, []
@@ -166,6 +195,7 @@ class FileCommitter(Committer):
         for file in committables:
             try:
                 with _explained(file.final):
+                    file.final.parent.mkdir(parents=True, exist_ok=True)
                     os.rename(file.in_progress, file.final)
             except FiresteelError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):

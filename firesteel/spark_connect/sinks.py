@@ -1,0 +1,388 @@
+"""The sink of a streaming query: what `writeStream` describes, as a sink of Firesteel.
+
+console, foreachBatch     one subtask gets the rows between two checkpoints as a batch, with the
+                          ids 0, 1, 2, ...
+foreach with an object    each subtask gets the rows between two checkpoints as an epoch
+foreach with a function   each subtask calls it with its rows as they arrive
+memory                    the rows of complete batches reach the front
+parquet, orc, json, ...   part files that appear with their checkpoint, exactly once
+kafka                     at least once, as Spark's
+noop                      drops the rows
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
+
+from firesteel.connectors import (
+    DiscardSink,
+    FileSink,
+    ForeachBatchSink,
+    ForeachRowsSink,
+    KafkaSink,
+    Sink,
+)
+from firesteel.errors import InvalidProgram
+from firesteel.plan.local_modules import local_module
+from firesteel.spark_connect.functions import (
+    Console,
+    ForeachBatchFunction,
+    ForeachFunctionSink,
+    ForeachWriter,
+    OnBatches,
+    PickledFunction,
+)
+from firesteel.spark_connect.refusals import Refused, SparkError
+from firesteel.spark_connect.triggers import Trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from firesteel.datastream import DataStream
+    from firesteel.environment import Environment
+
+MODES = ("append", "update", "complete")
+UID = "sink"  # of the sink, under which its state is restored
+_FILES = ("csv", "json", "orc", "parquet", "text")
+# The options of file formats that FileSink has, and those that would change what it writes.
+_FILE_OPTIONS = {
+    "csv": ("header", "sep", "delimiter"),
+    "orc": ("compression",),
+    "parquet": ("compression",),
+}
+_UNSUPPORTED_FILE_OPTIONS = frozenset(
+    {
+        *("charset", "chartoescapequoteescaping", "codec", "compression", "dateformat"),
+        *("emptyvalue", "encoding", "escape", "escapequotes", "ignoreleadingwhitespace"),
+        *("ignorenullfields", "ignoretrailingwhitespace", "linesep", "nullvalue", "quote"),
+        *("quoteall", "timestampformat", "timestampntzformat"),
+    }
+)
+# Formats that a package of Spark's provides, which writes them in foreachBatch.
+_PACKAGES = {
+    "avro": "org.apache.spark:spark-avro",
+    "delta": "io.delta:delta-spark",
+    "hudi": "org.apache.hudi:hudi-spark-bundle",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime",
+    "jdbc": "the JDBC driver of the database",
+    "xml": "Spark's own format xml",
+}
+_NAMES = ("console", *_FILES, "kafka", "memory", "noop")
+
+
+class PlannedStream(Protocol):
+    """The stream of a query: see `planner.stream_of`."""
+
+    @property
+    def environment(self) -> Environment: ...
+    @property
+    def stream(self) -> DataStream: ...
+    @property
+    def schema(self) -> StructType: ...
+    @property
+    def per_batch(self) -> Callable[[DataFrame], DataFrame] | None:
+        """What must see a whole batch, such as an orderBy after a complete aggregate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySink:
+    """A checked sink, before the query is planned."""
+
+    description: str  # as in Spark's progress
+    output_mode: str
+    batches: bool  # it takes rows as batches: aggregates emit at checkpoints only
+    needs_location: bool = False  # Spark refuses it without a checkpointLocation
+    memory: str = ""  # the name of the table of a memory sink
+    # Returns the sink of a job, given the URI of a directory for completed batches, or "".
+    sink: Callable[[str], Sink]
+    check: Callable[[StructType], None] = lambda _: None
+    names: frozenset[str] = frozenset()  # among which are the modules of its function
+
+    def add_to(self, planned: PlannedStream, completed: str = "") -> None:
+        """Adds the sink to a planned stream. `completed` is the URI of a directory in which
+        completed batches are recorded, so that no restart repeats one; empty: the query has no
+        checkpointLocation. Raises Refused if the columns do not fit.
+        """
+        self.check(planned.schema)
+        program = planned.environment._program
+        program.modules.update(name for name in self.names if local_module(name) is not None)
+        stream, sink = planned.stream, self.sink(completed)
+        if isinstance(sink, ForeachBatchSink):
+            if planned.per_batch is not None:
+                function = OnBatches(sink.function, planned.per_batch)
+                sink = ForeachBatchSink(function, sink.consecutive, sink.completed)
+            stream.sink_to(sink, uid=UID).set_parallelism(1)
+        else:
+            stream.sink_to(sink, uid=UID)
+
+
+def sink_of(request: WriteStreamOperationStart, trigger: Trigger) -> QuerySink:
+    """Returns the sink of a query. Raises Refused for what Spark refuses, and for sinks that
+    Firesteel does not have.
+    """
+    mode = _output_mode(request)
+    options = {name.lower(): value for name, value in request.options.items()}
+    if request.HasField("foreach_batch"):
+        return _foreach_batch(request, mode, trigger)
+    if request.HasField("foreach_writer"):
+        return _foreach(request, mode)
+    if request.table_name:
+        raise Refused(
+            f"toTable({request.table_name!r}): streams do not write to tables of the catalog. Write"
+            " files with .format('parquet').start(path) and create the table over the path, or"
+            " write batches with foreachBatch",
+        )
+    if request.clustering_column_names:
+        raise Refused("clusterBy is for tables, and streams do not write to tables of the catalog")
+    name = request.format.lower() or "parquet"
+    match name:
+        case "console":
+            return _console(request, mode, options)
+        case "noop":
+            return QuerySink(
+                description="org.apache.spark.sql.execution.datasources.noop.NoopTable$",
+                output_mode=mode,
+                batches=False,
+                sink=lambda _: DiscardSink(),
+            )
+        case "kafka":
+            return _kafka(request, mode)
+        case _ if name in _FILES:
+            return _files(request, mode, name, options)
+        case _:
+            raise _unknown(request.format)
+
+
+def _output_mode(request: WriteStreamOperationStart) -> str:
+    mode = request.output_mode.lower() or "append"
+    if mode not in MODES:
+        raise Refused(
+            f"Invalid streaming output mode: {request.output_mode}. Accepted output modes are"
+            " 'Append', 'Complete', 'Update'.",
+            error=SparkError.ILLEGAL_ARGUMENT,
+            condition="STREAMING_OUTPUT_MODE.INVALID",
+            parameters={"outputMode": request.output_mode},
+            sql_state="42KDE",
+        )
+    return mode
+
+
+# -- functions
+
+
+def _foreach_batch(request: WriteStreamOperationStart, mode: str, trigger: Trigger) -> QuerySink:
+    if request.WhichOneof("trigger") == "continuous_checkpoint_interval":
+        raise Refused(
+            "'foreachBatch' is not supported with continuous trigger.",
+            condition="_LEGACY_ERROR_TEMP_1195",
+            parameters={"source": "foreachBatch"},
+        )
+    _refuse_partitions(request, "foreachBatch")
+    pickled = PickledFunction(_pickled(request.foreach_batch, "foreachBatch"))
+    function = ForeachBatchFunction(pickled)
+    return QuerySink(
+        description="ForeachBatchSink",
+        output_mode=mode,
+        batches=True,
+        sink=lambda completed: ForeachBatchSink(function, True, completed),
+        names=pickled.names,
+    )
+
+
+def _foreach(request: WriteStreamOperationStart, mode: str) -> QuerySink:
+    _refuse_partitions(request, "foreach")
+    writer = ForeachWriter(PickledFunction(_pickled(request.foreach_writer, "foreach")))
+    whole = writer.is_object or mode == "complete"
+
+    def sink(completed: str) -> Sink:
+        return ForeachRowsSink(writer, completed) if whole else ForeachFunctionSink(writer)
+
+    return QuerySink(
+        description="ForeachWriterTable",
+        output_mode=mode,
+        batches=whole,
+        sink=sink,
+        names=writer.pickled.names,
+    )
+
+
+def _pickled(function: object, what: str) -> bytes:
+    data = function.python_function.command  # type: ignore[attr-defined]
+    if not data:
+        raise Refused(f"{what} takes a Python function; functions of Scala do not run here")
+    return bytes(data)
+
+
+# -- formats
+
+
+def _console(
+    request: WriteStreamOperationStart, mode: str, options: Mapping[str, str]
+) -> QuerySink:
+    _refuse_partitions(request, "console")
+    rows = _integer("numRows", options.get("numrows", "20"))
+    truncate = _flag("truncate", options.get("truncate", "true"))
+    return QuerySink(
+        description=f"ConsoleTable(numRows={rows}, truncate={str(truncate).lower()})",
+        output_mode=mode,
+        batches=True,
+        sink=lambda completed: ForeachBatchSink(Console(rows, truncate), True, completed),
+    )
+
+
+def _kafka(request: WriteStreamOperationStart, mode: str) -> QuerySink:
+    try:
+        sink = KafkaSink.from_spark_options(dict(request.options))
+    except InvalidProgram as error:
+        raise Refused(str(error), error=SparkError.ILLEGAL_ARGUMENT) from error
+    topic = sink.topic
+    return QuerySink(
+        description=f"KafkaSink(topic={topic})" if topic else "KafkaSink",
+        output_mode=mode,
+        batches=mode == "complete",
+        needs_location=True,
+        sink=lambda _: sink,
+        check=lambda schema: _check_kafka(schema, topic),
+    )
+
+
+# Spark's rules: the allowed types of the columns of records.
+_KAFKA_COLUMNS = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+
+
+def _check_kafka(schema: StructType, topic: str | None) -> None:
+    types = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
+    if "value" not in types:
+        raise Refused(f"Required attribute 'value' not found. The columns are: {', '.join(types)}")
+    if topic is None and "topic" not in types:
+        raise Refused(
+            "topic option required when no 'topic' attribute is present. Use the topic option for"
+            " setting a topic."
+        )
+    for name, allowed in _KAFKA_COLUMNS.items():
+        if (kind := types.get(name)) is not None and kind not in allowed:
+            raise Refused(f"{name} attribute type must be {' or '.join(allowed)}, not {kind}")
+
+
+def _files(
+    request: WriteStreamOperationStart, mode: str, format: str, options: Mapping[str, str]
+) -> QuerySink:
+    path = request.path or options.get("path", "")
+    if not path:
+        raise Refused("'path' is not specified", error=SparkError.ILLEGAL_ARGUMENT)
+    if mode != "append":
+        raise Refused(
+            f"Invalid streaming output mode: {mode.capitalize()}. This output mode is not supported"
+            f" in Data Source {format}.",
+            condition="STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE",
+            parameters={"outputMode": mode.capitalize(), "className": format},
+            sql_state="42KDE",
+        )
+    own = _FILE_OPTIONS.get(format, ())
+    _check_file_options(format, own, options)
+    given = {name: value for name, value in options.items() if name in own}
+    if format == "csv":
+        given.setdefault("header", "false")
+    partition_by = tuple(request.partitioning_column_names)
+    try:
+        sink = FileSink(path, format=format, options=given, partition_by=partition_by)
+    except InvalidProgram as error:
+        raise Refused(str(error)) from error
+    return QuerySink(
+        description=f"FileSink[{sink.path}]",
+        output_mode=mode,
+        batches=False,
+        needs_location=True,
+        sink=lambda _: sink,
+        check=lambda schema: _check_partitions(schema, partition_by),
+    )
+
+
+def _check_file_options(format: str, own: tuple[str, ...], options: Mapping[str, str]) -> None:
+    """Refuses options of Spark's writers that would change the files, and have no effect here."""
+    for name, value in options.items():
+        if name in own or name not in _UNSUPPORTED_FILE_OPTIONS:
+            continue
+        if (name, value.lower()) != ("compression", "none"):
+            raise Refused(
+                f"the option {name} of {format} files is {value!r}, and streams write them with"
+                f" {', '.join(own) or 'no options'} only: remove it, or write the batches with"
+                " df.write in foreachBatch"
+            )
+
+
+def _check_partitions(schema: StructType, partition_by: tuple[str, ...]) -> None:
+    names = {name.lower() for name in schema.names}
+    for column in partition_by:
+        if column.lower() not in names:
+            raise Refused(
+                f"Partition column {column} not found in schema {schema.simpleString()}. Please"
+                " provide the existing column for partitioning.",
+                condition="PARTITION_COLUMN_NOT_FOUND_IN_SCHEMA",
+                parameters={"column": column, "schema": schema.simpleString()},
+                sql_state="42000",
+            )
+    if partition_by and len(partition_by) == len(schema.names):
+        raise Refused(
+            "Cannot use all columns for partition columns.",
+            condition="ALL_PARTITION_COLUMNS_NOT_ALLOWED",
+            sql_state="KD005",
+        )
+
+
+def _refuse_partitions(request: WriteStreamOperationStart, what: str) -> None:
+    if request.partitioning_column_names:
+        raise Refused(f"'{what}' does not support partitioning")
+
+
+def _unknown(format: str) -> Refused:
+    name = format.lower()
+    if package := _PACKAGES.get(name):
+        provided = (
+            f"Streams do not write {name} themselves. Write it in foreachBatch, with"
+            f" df.write.format({name!r}), which needs {package} (spark.jars.packages)."
+        )
+    else:
+        near = difflib.get_close_matches(name, _NAMES, n=1)
+        provided = (
+            f"Did you mean {near[0]}?"
+            if near
+            else f"Streams write {', '.join(_NAMES)}; write"
+            " other formats with df.write in foreachBatch."
+        )
+    return Refused(
+        f"Failed to find the data source: {format}. {provided}",
+        condition="DATA_SOURCE_NOT_FOUND",
+        parameters={"provider": format},
+        sql_state="42K02",
+    )
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Refused(
+            f"the option {name} is {text!r}; use an integer", error=SparkError.ILLEGAL_ARGUMENT
+        ) from None
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise Refused(
+            f"the option {name} is {text!r}; allowed: true, false",
+            error=SparkError.ILLEGAL_ARGUMENT,
+        )
+    return text.lower() == "true"
