@@ -60,9 +60,8 @@ class Task:
             base=checkpoint_id - 1,
             written=[],
         )
-        handle = snapshot.write(target)
+        (handle,) = snapshot.write(target)
         snapshot.release()
-        assert handle is not None
         return handle
 
     def change(self, keys: Sequence[int]) -> float:

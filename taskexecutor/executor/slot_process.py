@@ -257,6 +257,7 @@ class Host:
             self._static_tables = None
         if self._job_id:
             self._exchange.release_job(self._job_id)
+            self._state_backends.close()
         surroundings, self._surroundings = self._surroundings, None
         job_threads, self._job_threads = self._job_threads, None
         self._job_id, self._user_roots = "", ()

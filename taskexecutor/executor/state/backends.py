@@ -38,11 +38,17 @@ class StateBackends:
         self._base = Path(directory) if directory else None
         self._made: dict[str, CreateKeyedState] = {}  # by type: its backends share memory
         self._used: list[Callable[[], int]] = []  # the used memory of each type
+        self._closed: list[Callable[[], None]] = []
 
     @property
     def used_bytes(self) -> int:
         """The managed memory that the backends use. May be called from any thread."""
         return sum(used() for used in self._used)
+
+    def close(self) -> None:
+        """Removes the files that outlive single backends. Called when the job leaves the slot."""
+        for close in self._closed:
+            close()
 
     def of(self, kind: str) -> CreateKeyedState:
         """Returns the constructor for backends of this type. Called from one thread."""
@@ -70,9 +76,15 @@ class StateBackends:
 
     def _rocksdb(self) -> CreateKeyedState:
         # Imported on demand: it takes 10 MB and few slots need it.
-        from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksDbMemory
+        from taskexecutor.executor.state.rocksdb import (
+            LocalTables,
+            RocksDbKeyedStateBackend,
+            RocksDbMemory,
+        )
 
         memory = RocksDbMemory(self.managed_bytes, self._base)
+        local_tables = LocalTables(self._base)
+        self._closed.append(local_tables.close)
         self._used.append(lambda: memory.used_bytes)
 
         def create(
@@ -82,6 +94,7 @@ class StateBackends:
                 key_groups,
                 key_group_of,
                 memory=memory,
+                local_tables=local_tables,
                 new_directory=lambda: temporary.make("state", self._base),
                 remove_directory=temporary.remove,
             )

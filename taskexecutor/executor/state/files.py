@@ -66,12 +66,12 @@ def write_snapshot(
     change with the state. Raises StorageError, and FiresteelError for a value that cannot be
     written.
     """
-    database = None if target is None else snapshot.keyed.write(target)
+    databases = () if target is None else snapshot.keyed.write(target)
     handle = _write_keyed(
         storage,
         path,
         snapshot,
-        with_backend=database is None,
+        with_backend=not databases,
         by_key_group=target is None,
         inline_bytes=inline_bytes,
     )
@@ -79,7 +79,7 @@ def write_snapshot(
         operator_id=operator_id,
         keyed=(handle,) if isinstance(handle, KeyedHandle) else (),
         inline=(handle,) if isinstance(handle, InlineHandle) else (),
-        databases=(database,) if database is not None else (),
+        databases=databases,
         lists=_encoded(snapshot.lists),
         union_lists=_encoded(snapshot.union_lists),
         broadcasts={

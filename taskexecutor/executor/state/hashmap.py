@@ -191,8 +191,8 @@ class HashMapSnapshot:
         for key_group in sorted(groups):
             yield key_group, groups[key_group]
 
-    def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
-        return None
+    def write(self, target: SnapshotTarget) -> tuple[DatabaseHandle, ...]:
+        return ()
 
     def release(self) -> None:
         if self._layers is not None:

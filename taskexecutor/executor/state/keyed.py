@@ -51,8 +51,8 @@ class KeyedStateSnapshot(Protocol):
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         """Yields every entry by ascending key group, without empty key groups."""
 
-    def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
-        """Writes every entry in the backend's own format. Returns None if it has none; then use
+    def write(self, target: SnapshotTarget) -> tuple[DatabaseHandle, ...]:
+        """Writes every entry in the backend's own format. Returns nothing if it has none; then use
         `entries_by_key_group`.
         """
 

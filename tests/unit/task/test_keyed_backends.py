@@ -521,9 +521,8 @@ def checkpoint(
     backend: KeyedState, storage: CheckpointStorage, checkpoint_id: int, base: int | None
 ) -> DatabaseHandle:
     snapshot = backend.snapshot()
-    handle = snapshot.write(target(storage, checkpoint_id, base))
+    (handle,) = snapshot.write(target(storage, checkpoint_id, base))
     snapshot.release()
-    assert handle is not None
     return handle
 
 

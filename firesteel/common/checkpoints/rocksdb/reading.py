@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -13,16 +13,24 @@ from rocksdict import AccessType, Options, Rdict
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
 from firesteel.common.checkpoints.rocksdb import keys
-from firesteel.common.checkpoints.state import DatabaseHandle
+from firesteel.common.checkpoints.state import DatabaseHandle, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
 
 
-def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path) -> None:
-    """Copies the database into a new directory. Raises StorageError."""
+def read_database(
+    storage: CheckpointStorage,
+    handle: DatabaseHandle,
+    path: Path,
+    link: Callable[[StateFile, Path], bool] = lambda file, path: False,
+) -> None:
+    """Copies the database into a new directory. `link` creates a file from one that is already on
+    this machine, and otherwise returns False. Raises StorageError.
+    """
     path.mkdir(parents=True)
     for name, content in pickle.loads(storage.read(handle.rest)).items():
         (path / name).write_bytes(content)
-    storage.each(lambda table: storage.read_to(table.file, path / table.name), handle.tables)
+    missing = [table for table in handle.tables if not link(table.file, path / table.name)]
+    storage.each(lambda table: storage.read_to(table.file, path / table.name), missing)
 
 
 def read_entries(

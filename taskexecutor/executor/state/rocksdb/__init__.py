@@ -2,5 +2,6 @@
 
 from taskexecutor.executor.state.rocksdb.backend import RocksDbKeyedStateBackend
 from taskexecutor.executor.state.rocksdb.database import RocksDbMemory
+from taskexecutor.executor.state.rocksdb.local_tables import LocalTables
 
-__all__ = ["RocksDbKeyedStateBackend", "RocksDbMemory"]
+__all__ = ["LocalTables", "RocksDbKeyedStateBackend", "RocksDbMemory"]

@@ -19,17 +19,14 @@ from typing import Any, NamedTuple
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
 from firesteel.common.checkpoints.rocksdb import keys
-from firesteel.common.checkpoints.rocksdb.reading import entry_of, read_database
+from firesteel.common.checkpoints.rocksdb.reading import entry_of
 from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
-from taskexecutor.executor.state.rocksdb.database import (
-    Database,
-    RocksDbMemory,
-    Tables,
-    write_database,
-)
+from taskexecutor.executor.state.rocksdb.database import RocksDbMemory
+from taskexecutor.executor.state.rocksdb.databases import Databases
+from taskexecutor.executor.state.rocksdb.local_tables import LocalTables
 from taskexecutor.executor.state.rocksdb.timers import StoredTimers
 
 _ENTRY_BYTES = 200  # overhead of a layer's entry besides key and value
@@ -57,13 +54,17 @@ class RocksDbKeyedStateBackend:
         key_group_of: Callable[[Any], int],
         *,
         memory: RocksDbMemory,
+        local_tables: LocalTables | None = None,
         new_directory: Callable[[], Path],
         remove_directory: Callable[[Path], None] = shutil.rmtree,
     ) -> None:
-        """`new_directory` is called on first use."""
+        """`new_directory` is called on first use. `local_tables` are those of all backends of the
+        job in this process; None: only checkpoints keep tables.
+        """
         self._key_groups = key_groups
         self.key_group_of = key_group_of
-        self._memory = memory
+        self.memory = memory
+        self._local_tables = local_tables
         self._new_directory = new_directory
         self._remove_directory = remove_directory
         self._directory: Path | None = None
@@ -77,9 +78,8 @@ class RocksDbKeyedStateBackend:
         # the database, so a reader gets the tuple first.
         self._layers: tuple[_Layer, ...] = (self._top,)
         self._layers_lock = threading.Lock()
-        self._database: Database | None = None
+        self._database: Databases | None = None
         self._database_lock = threading.Lock()  # held while writing to the database
-        self.tables = Tables()  # tables that earlier checkpoints contain
         self._waiting: list[RocksDbSnapshot] = []  # snapshots that are not made yet, in order
         self._snapshots = 0
         self._unreleased = 0
@@ -92,7 +92,7 @@ class RocksDbKeyedStateBackend:
 
     @property
     def columns(self) -> SlotColumnMemory:
-        return self._memory.columns
+        return self.memory.columns
 
     # -- the task's thread
 
@@ -171,34 +171,22 @@ class RocksDbKeyedStateBackend:
     def restore(
         self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
     ) -> None:
-        self._restore(databases)
+        if databases:
+            self._database = Databases.restore(
+                databases,
+                self._made_directory(),
+                self._key_groups,
+                self.memory,
+                self._local_tables,
+            )
         for entry in entries:
             if self.key_group_of(entry.key) in self._key_groups:
                 self.put(entry.name, entry.key, entry.value, entry.namespace)
 
-    def _restore(self, databases: Sequence[RestoredDatabase]) -> None:
-        """Adopts the database with the most of this task's key groups and deletes its other key
-        groups; copies the entries it needs from the other databases.
-        """
-        own = self._key_groups
-        ordered = sorted(databases, key=lambda d: _common(d.handle.key_groups, own), reverse=True)
-        for n, database in enumerate(ordered):
-            if self._directory is None:
-                self._directory = self._new_directory()
-            path = self._directory / (f"restored-{n}" if n else "db")
-            read_database(database.storage, database.handle, path)
-            if n == 0:
-                self.tables.remember(database.handle)
-                opened = self._opened()
-                opened.remove_range(b"", keys.of_key_group(own.first))
-                opened.remove_range(keys.of_key_group(own.end), keys.AFTER_ALL)
-            else:
-                other = Database(path, self._memory, read_only=True)
-                self._opened().write(
-                    other.items(keys.of_key_group(own.first), keys.of_key_group(own.end))
-                )
-                other.close()
-                shutil.rmtree(path)
+    def _made_directory(self) -> Path:
+        if self._directory is None:
+            self._directory = self._new_directory()
+        return self._directory
 
     def statistics(self) -> Mapping[str, int]:
         """Returns the last values while the database is being written."""
@@ -266,7 +254,7 @@ class RocksDbKeyedStateBackend:
         )
         if len(top) > before:
             self._top_bytes += len(where) + _ENTRY_BYTES
-        limit = self._memory.layer_bytes
+        limit = self.memory.layer_bytes
         if self._top_bytes > (limit * _WAITING_LAYERS if self._waiting else limit):
             self._spill()
 
@@ -323,7 +311,7 @@ class RocksDbKeyedStateBackend:
             assert self._directory is not None
             path = self._directory / f"snapshot-{snapshot.number}"
             self._database.snapshot(path)
-            snapshot.path = path
+            snapshot.path, snapshot.databases = path, self._database
         with self._layers_lock:
             if snapshot in self._waiting:  # otherwise it was released in the meantime
                 self._waiting.remove(snapshot)
@@ -340,15 +328,12 @@ class RocksDbKeyedStateBackend:
             with self._layers_lock:
                 self._layers = self._layers[1:]
 
-    def _opened(self) -> Database:
+    def _opened(self) -> Databases:
         if self._database is None:
-            if self._directory is None:
-                self._directory = self._new_directory()
-            self._database = Database(self._directory / "db", self._memory)
+            self._database = Databases.create(
+                self._made_directory(), self._key_groups, self.memory, self._local_tables
+            )
         return self._database
-
-    def open_snapshot(self, path: Path) -> Database:
-        return Database(path, self._memory, read_only=True)
 
 
 class RocksDbSnapshot:
@@ -361,35 +346,34 @@ class RocksDbSnapshot:
         self.empty = empty
         self.number = number
         self.layer = layer  # the newest layer that belongs to it
-        self.path: Path | None = None  # of its database, once made; None if there is no state
+        # Of its databases, once made, and the databases that made it; None if there is no state.
+        self.path: Path | None = None
+        self.databases: Databases | None = None
         self.released = False
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         path = self.made()
         if path is None:
             return
-        database = self._backend.open_snapshot(path)
-        try:
-            key_group, entries = -1, list[KeyedStateEntry]()
-            for where, value in database.items():
-                if where.startswith(self._backend.not_saved, 4):
-                    continue
-                if keys.key_group_in(where) != key_group:
-                    if entries:
-                        yield key_group, entries
-                    key_group, entries = keys.key_group_in(where), []
-                entries.append(entry_of(where, value))
-            if entries:
-                yield key_group, entries
-        finally:
-            database.close()
+        key_group, entries = -1, list[KeyedStateEntry]()
+        assert self.databases is not None
+        for where, value in self.databases.snapshot_items(path, self._backend.memory):
+            if where.startswith(self._backend.not_saved, 4):
+                continue
+            if keys.key_group_in(where) != key_group:
+                if entries:
+                    yield key_group, entries
+                key_group, entries = keys.key_group_in(where), []
+            entries.append(entry_of(where, value))
+        if entries:
+            yield key_group, entries
 
-    def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
+    def write(self, target: SnapshotTarget) -> tuple[DatabaseHandle, ...]:
         path = self.made()
-        backend = self._backend
         if path is None:
-            return None
-        return write_database(path, target, backend.tables, backend.key_groups)
+            return ()
+        assert self.databases is not None
+        return self.databases.write_snapshot(path, target)
 
     def key_group_of(self, key: Any) -> int:
         return self._backend.key_group_of(key)
@@ -405,16 +389,11 @@ class RocksDbSnapshot:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def made(self) -> Path | None:
-        """Returns the path of its database; None if there is no state."""
+        """Returns the path of its databases; None if there is no state."""
         if self.released:
             raise ValueError("the snapshot was released")
         self._backend.make(self)
         return self.path
-
-
-def _common(some: KeyGroupRange, others: KeyGroupRange) -> int:
-    """Returns the number of key groups in both ranges."""
-    return max(0, min(some.end, others.end) - max(some.first, others.first))
 
 
 def _pickled(name: str, key: Any, value: Any) -> bytes:
