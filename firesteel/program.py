@@ -22,6 +22,7 @@ from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.resources import ResourceProfile
 from firesteel.connectors.table_source import TableSource
 from firesteel.errors import InvalidProgram
+from firesteel.operators import SourceSpec
 from firesteel.plan.event_time import check_event_times, growing_states
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.local_modules import local_modules
@@ -221,6 +222,9 @@ class Program:
         batch = is_batch(pending, conf)
         blocking = batch and conf.get(options.BATCH_SHUFFLE_MODE) == "ALL_EXCHANGES_BLOCKING"
         result_type = ResultType.BLOCKING if blocking else ResultType.PIPELINED
+        for node in pending.nodes:
+            if isinstance(node.spec, SourceSpec) and node.spec.source.ignored_options:
+                _warn(f"{node}: {node.spec.source.ignored_options}")
         if not batch:
             check_ends(pending)
             check_event_times(pending)

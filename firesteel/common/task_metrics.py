@@ -56,15 +56,17 @@ class TopicProgress:
         cls,
         partitions: Iterable[PartitionProgress],
         *,
+        waiting_records: int = 0,
         failed_commits: int = 0,
         throttle_ms: float = 0.0,
     ) -> TopicProgress:
+        """`waiting_records` are those of ranges that the task reads later."""
         partitions = list(partitions)
         lags = [partition.lag or 0 for partition in partitions]
         return cls(
             assigned_partitions=len(partitions),
             paused_partitions=sum(partition.paused for partition in partitions),
-            pending_records=sum(lags),
+            pending_records=sum(lags) + waiting_records,
             largest_lag=max(lags, default=0),
             failed_commits=failed_commits,
             throttle_ms=throttle_ms,

@@ -146,6 +146,11 @@ class Source:
         return SparkRead.NEVER
 
     @property
+    def ignored_options(self) -> str:
+        """Which options have no effect, and why: a warning when the job is submitted; or empty."""
+        return ""
+
+    @property
     def fixed_parallelism(self) -> int | None:
         """The only possible parallelism of the source; None: any."""
         return None

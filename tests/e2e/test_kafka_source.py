@@ -1,4 +1,6 @@
-"""Records of Kafka reach files exactly once: through a killed slot, new partitions and rescaling."""
+"""Records of Kafka reach files exactly once: through a killed slot, new partitions and rescaling,
+and from ranges of one partition.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from firesteel import Environment
 from firesteel.connectors import FileSink, KafkaSource
 from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce
+from tests.long import long_after
 from tests.waiting import eventually
 
 from .conftest import Session
@@ -42,6 +45,27 @@ def _number(folder: Path) -> Callable[[Arrow], Arrow]:
             numbers = pc.cast(pc.cast(batch.column("value"), pa.string()), pa.int64())
             if pc.max(numbers).as_py() >= PART and not flag.exists():
                 flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield pa.record_batch({"number": numbers})
+
+    return numbered
+
+
+def _write_and_die(kafka: str, topic: str, folder: Path) -> Callable[[Arrow], Arrow]:
+    """Turns values into numbers. Writes more records and kills its process, once."""
+    flag = folder / "killed"
+
+    def numbered(batches: Arrow) -> Arrow:
+        for batch in batches:
+            numbers = pc.cast(pc.cast(batch.column("value"), pa.string()), pa.int64())
+            if pc.max(numbers).as_py() >= 3 * PART and not flag.exists():
+                from confluent_kafka import Producer  # it cannot be pickled
+
+                flag.touch()
+                producer = Producer({"bootstrap.servers": kafka})
+                for number in range(4 * PART, 5 * PART):
+                    producer.produce(topic, str(number), partition=0)
+                producer.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
             yield pa.record_batch({"number": numbers})
 
@@ -102,3 +126,29 @@ def test_records_reach_files_exactly_once(kafka: Kafka, session: Session, tmp_pa
     job_id = session.submit(_job(kafka, topic, tmp_path, 3, **restored))
     eventually(lambda: _written(tmp_path) == expected, "the rescaled job reads the rest")
     session.client.cancel(job_id)
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+@pytest.mark.parametrize("min_partitions", long_after(1, [8, 1, 3]))
+def test_ranges_of_a_partition_reach_files_exactly_once(
+    kafka: Kafka, session: Session, tmp_path: Path, mode: str, min_partitions: int
+) -> None:
+    """The ends stay those that the job had when it started, also without a checkpoint."""
+    topic = create_topic(kafka)
+    values = [str(number).encode() for number in range(4 * PART)]
+    produce(kafka, topic, values)
+    configuration = {**CHECKPOINTS, "execution.checkpointing.dir": str(tmp_path / "checkpoints")}
+    if mode == "batch":
+        configuration["execution.checkpointing.interval"] = "0 s"
+    env = Environment(parallelism=3, mode=mode, configuration=configuration)
+    source = KafkaSource(
+        topic, bootstrap_servers=kafka.bootstrap, end="latest", min_partitions=min_partitions
+    )
+    numbers = env.from_source(source, uid="records").map_in_arrow(
+        _write_and_die(kafka.bootstrap, topic, tmp_path), schema="number BIGINT"
+    )
+    numbers.sink_to(FileSink(str(tmp_path / "out")), uid="files")
+    details = session.client.wait(session.submit(env))
+    assert details.status.name == "FINISHED", details.exceptions
+    assert (tmp_path / "killed").exists()
+    assert _written(tmp_path) == list(range(4 * PART))

@@ -26,7 +26,7 @@ from taskexecutor.executor.connectors.kafka.decoders.json_columns import (
 from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularReader
 from taskexecutor.executor.connectors.kafka.decoders.text import TextValues
 from taskexecutor.executor.connectors.kafka.encoders import encoder
-from taskexecutor.executor.connectors.kafka.source import KafkaReading
+from taskexecutor.executor.connectors.kafka.source import KafkaReading, check_and_plan
 from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce
 from tests.kafka_formats import decoded
@@ -392,7 +392,8 @@ def test_a_source_reads_json_and_drops_unreadable_records(
         metadata=("offset",),
         on_unreadable="drop",
     )
-    harness = OperatorHarness(KafkaReading(source, None), spark=engine.session)
+    reading = KafkaReading(source, None, check_and_plan(source))
+    harness = OperatorHarness(reading, spark=engine.session)
     harness.open()
     try:
         while harness.poll():

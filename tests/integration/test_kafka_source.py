@@ -22,7 +22,11 @@ from firesteel.operators import WatermarkSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.kafka import consumer
-from taskexecutor.executor.connectors.kafka.source import DATA_LOSSES, KafkaReading
+from taskexecutor.executor.connectors.kafka.source import (
+    DATA_LOSSES,
+    KafkaReading,
+    check_and_plan,
+)
 from taskexecutor.executor.connectors.runtime import source_runtime
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.kafka.broker import Kafka
@@ -41,8 +45,9 @@ class Reader:
 
     def __init__(self, source: KafkaSource, **options: Any) -> None:
         watermarks = options.pop("watermarks", None)
+        plan = None if source.end is None else check_and_plan(source)
         self.harness = OperatorHarness(
-            KafkaReading(source, watermarks), checkpoints=True, **options
+            KafkaReading(source, watermarks, plan), checkpoints=True, **options
         )
         self.more = True
         try:

@@ -71,6 +71,10 @@ class KafkaSource(Source):
     before it could read them; with `fail_on_data_loss=False` it logs and counts this, and continues
     with the next available record.
 
+    With `min_partitions` and an `end`, large partitions are divided until there are at least this
+    many ranges of offsets; several subtasks then read a partition at the same time, and only the
+    records of a range stay in order. Without an `end`, it has no effect.
+
     `max_records_per_checkpoint` limits how many records all subtasks read from one checkpoint to
     the next. `properties` are librdkafka's, such as {"security.protocol": "SASL_SSL"}; a value
     "env:NAME" or "file:PATH" is read where the TaskExecutors run. `isolation.level` is
@@ -94,6 +98,7 @@ class KafkaSource(Source):
     discovery_interval_s: float | None
     fail_on_data_loss: bool
     max_records_per_checkpoint: int | None
+    min_partitions: int | None
     read_committed: bool = field(repr=False)
 
     def __init__(
@@ -112,6 +117,7 @@ class KafkaSource(Source):
         partition_discovery_interval: Duration | None = "5 min",
         fail_on_data_loss: bool = True,
         max_records_per_checkpoint: int | None = None,
+        min_partitions: int | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> None:
         what = "KafkaSource"
@@ -133,6 +139,8 @@ class KafkaSource(Source):
                 _check_topics(f"{what}: end", ends, read)
         if max_records_per_checkpoint is not None:
             check_at_least_one(f"{what}: max_records_per_checkpoint", max_records_per_checkpoint)
+        if min_partitions is not None:
+            check_at_least_one(f"{what}: min_partitions", min_partitions)
         reached = connection(what, bootstrap_servers, properties or {})
         _check_properties(what, reached.properties)
         if format is not None:
@@ -157,6 +165,7 @@ class KafkaSource(Source):
             ),
             "fail_on_data_loss": fail_on_data_loss,
             "max_records_per_checkpoint": max_records_per_checkpoint,
+            "min_partitions": min_partitions,
             "read_committed": reached.properties.get("isolation.level") != "read_uncommitted",
         }
         for name, value in values.items():
@@ -183,6 +192,15 @@ class KafkaSource(Source):
             return f"topics that match {self.topic_pattern!r}"
         names = self.topics or tuple(self.partitions or ())
         return ", ".join(names)
+
+    @property
+    def ignored_options(self) -> str:
+        if self.min_partitions is None or self.end is not None:
+            return ""
+        return (
+            "min_partitions has no effect on a source without an end: the records of a partition"
+            " stay in order, so one subtask reads them"
+        )
 
     @property
     def side_output_tags(self) -> frozenset[str]:

@@ -21,11 +21,11 @@ _STARTS = (
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 # How Spark divides and schedules its work, which does not change the rows.
 _WITHOUT_EFFECT = (
-    *("minPartitions", "maxRecordsPerPartition", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("maxRecordsPerPartition", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     "groupIdPrefix",
 )
-_OTHERS = ("failOnDataLoss", "includeHeaders", "maxOffsetsPerTrigger")
+_OTHERS = ("failOnDataLoss", "includeHeaders", "maxOffsetsPerTrigger", "minPartitions")
 _KNOWN = {name.lower(): name for name in (*_TOPICS, *_STARTS, *_ENDS, *_WITHOUT_EFFECT, *_OTHERS)}
 _PROPERTY = "kafka."
 
@@ -52,7 +52,7 @@ def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[st
         raise InvalidProgram(
             f"{_WHAT}: {ends[0]} is for bounded reads, as with spark.read; pass bounded=True"
         )
-    limit = given.get("maxOffsetsPerTrigger")
+    limit, ranges = given.get("maxOffsetsPerTrigger"), given.get("minPartitions")
     headers = _flag(given, "includeHeaders", False)
     return {
         **_topics(given),
@@ -64,6 +64,7 @@ def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[st
         "max_records_per_checkpoint": None
         if limit is None or bounded
         else _integer("maxOffsetsPerTrigger", limit),
+        "min_partitions": None if ranges is None else _integer("minPartitions", ranges),
         "metadata": ("headers",) if headers else (),
         "properties": librdkafka_properties(_WHAT, properties),
     }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import datetime
 from typing import Any
 
 import pytest
 
+from firesteel import Environment
 from firesteel.connectors import KafkaOffsets, KafkaSource
 from firesteel.errors import InvalidProgram
 
@@ -28,6 +30,7 @@ AT = "localhost:9092"
         ({"end": KafkaOffsets.of({"trains": {0: 7}})}, "end has .* 'trains', .* topics: flights"),
         ({"start": {"flights": {0: -3}}}, "-3 must be an integer that is at least -2"),
         ({"max_records_per_checkpoint": 0}, "max_records_per_checkpoint"),
+        ({"min_partitions": 0}, "min_partitions"),
         ({"metadata": ["offsets"]}, "metadata"),
         ({"on_unreadable": "skip"}, "on_unreadable"),
         ({"properties": {"group.id": "g"}}, "pass group_id="),
@@ -44,3 +47,17 @@ def test_offsets_of_topics_that_match_a_pattern_are_checked_later() -> None:
         topic_pattern="fl.*", bootstrap_servers=AT, start={"flights": {0: 7}, "others": {0: 1}}
     )
     assert source.start.offsets == {"flights": {0: 7}, "others": {0: 1}}
+
+
+def test_ranges_are_for_sources_with_an_end() -> None:
+    bounded = KafkaSource("t", bootstrap_servers=AT, end="latest", min_partitions=8)
+    assert bounded.min_partitions == 8
+    env = Environment()
+    env.from_source(bounded).print()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.job_graph("ranges")
+    env = Environment()
+    env.from_source(KafkaSource("t", bootstrap_servers=AT, min_partitions=8)).print()
+    with pytest.warns(UserWarning, match="min_partitions has no effect on a source without an end"):
+        env.job_graph("ranges")

@@ -69,7 +69,7 @@ def test_names_of_options_ignore_case_and_others_have_no_effect() -> None:
         INCLUDEHEADERS=True, failondataloss="false", maxOffsetsPerTrigger=100, minPartitions=8
     )
     assert source.metadata == ("headers",) and not source.fail_on_data_loss
-    assert source.max_records_per_checkpoint == 100
+    assert source.max_records_per_checkpoint == 100 and source.min_partitions == 8
 
 
 def test_properties_of_java_become_those_of_librdkafka() -> None:

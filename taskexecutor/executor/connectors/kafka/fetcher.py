@@ -68,6 +68,7 @@ class Fetched:
     records: Records | None
     ends: Mapping[Partition, int]  # partitions that were read to their ends, and these offsets
     suspects: frozenset[Partition]  # partitions of which records may be missing
+    generation: int  # see `Fetcher.seek`
 
 
 class Fetcher:
@@ -119,6 +120,8 @@ class Fetcher:
             self._arrow = ArrowConsumer(self._consumer, headers=headers, on_error=self._reports)
         self._commands: deque[Callable[[], None]] = deque()
         self._assigned: set[Partition] = set()
+        self._seeks = 0  # requested by the task
+        self._generation = 0  # of them, those that the client has made
         self._end_offsets: dict[Partition, int] = {}
         self._looked_at_s = 0.0  # when end offsets were read
         self._thread = threading.Thread(target=self._run, name=f"kafka {name[:24]}", daemon=True)
@@ -139,6 +142,14 @@ class Fetcher:
     def restart(self, partition: Partition, offset: int) -> None:
         """Reads a partition from another offset, perhaps of a topic that was created again."""
         self._command(partial(self._restart, partition, offset))
+
+    def seek(self, partition: Partition, offset: int) -> int:
+        """Reads a partition from another offset. Returns a generation: what was fetched of the
+        partition in earlier ones is not of the new place.
+        """
+        self._seeks += 1
+        self._command(partial(self._seek, partition, offset))
+        return self._seeks
 
     def take(self) -> Fetched | None:
         """Returns the oldest batch. Raises the error that has ended the thread."""
@@ -242,6 +253,13 @@ class Fetcher:
             self._consumer.list_topics(partition.topic, timeout=clients.REQUEST_TIMEOUT_S)
         self._assign({partition: offset})
 
+    def _seek(self, partition: Partition, offset: int) -> None:
+        self._generation += 1
+        try:
+            self._consumer.seek(self._library.TopicPartition(*partition, offset))
+        except self._library.KafkaException:  # the client does not read the partition at present
+            self._restart(partition, offset)
+
     def _commit(self, offsets: Mapping[Partition, int], metadata: str) -> None:
         of_library = [self._library.TopicPartition(*of, at, metadata) for of, at in offsets.items()]
         try:
@@ -281,7 +299,12 @@ class Fetcher:
             return None
         if records is not None or ends:
             self._note_return()
-        return Fetched(records=records, ends=ends, suspects=frozenset(suspects))
+        return Fetched(
+            records=records,
+            ends=ends,
+            suspects=frozenset(suspects),
+            generation=self._generation,
+        )
 
     def _columns(
         self, arrow: ArrowConsumer, ends: dict[Partition, int], suspects: set[Partition]

@@ -43,9 +43,11 @@ from taskexecutor.executor.connectors.kafka.discovery import (
     open_metadata,
 )
 from taskexecutor.executor.connectors.kafka.fetcher import Fetched, Fetcher
+from taskexecutor.executor.connectors.kafka.metadata import Metadata
 from taskexecutor.executor.connectors.kafka.partition_watermarks import PartitionWatermarks
 from taskexecutor.executor.connectors.kafka.partitions import (
     VERSION,
+    Listing,
     Missing,
     Partition,
     Progress,
@@ -54,12 +56,14 @@ from taskexecutor.executor.connectors.kafka.partitions import (
     missing,
     owned,
 )
+from taskexecutor.executor.connectors.kafka.ranges import Plan, in_order
 from taskexecutor.executor.connectors.kafka.record_batches import Records
 from taskexecutor.executor.connectors.kafka.records import HEADERS
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.operator_factory import OpenedOperator
 
 DATA_LOSSES = "numDataLosses"
+_PLAN = b"firesteel.kafka.plan"  # in the metadata of the source's schema
 PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
 _METADATA = "firesteel job "
 
@@ -69,31 +73,53 @@ _log = structlog.get_logger("task")
 class KafkaSourceRuntime(SourceRuntime[KafkaSource]):
     def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         source = self.source
-        topics = open_metadata(source)
-        clients.retried(
-            lambda: starting_offsets.check(source, topics, listing(source, topics)),
+        plan = clients.retried(
+            lambda: check_and_plan(source),
             PATIENCE_S,
             waiting=lambda _, pause_s: time.sleep(pause_s),
         )
+        schema = decoded_schema(source.format, engine, metadata=source.metadata)
         return SourceAnalysis(
-            schema=decoded_schema(source.format, engine, metadata=source.metadata),
+            schema=schema if plan is None else schema.with_metadata({_PLAN: plan.encoded}),
             side_schemas=dict.fromkeys(source.side_output_tags, UNREADABLE),
         )
 
     def operator(self, group: Sequence[OpenedOperator]) -> SourceOperator:
-        spec = group[0].spec
+        spec, schema = group[0].spec, group[0].output_schema
         assert isinstance(spec, SourceSpec)
-        return KafkaReading(self.source, spec.watermarks)
+        plan = None
+        if self.source.end is not None:
+            assert schema is not None and schema.metadata is not None, "the analysis has planned"
+            plan = Plan.decoded(schema.metadata[_PLAN])
+        return KafkaReading(self.source, spec.watermarks, plan)
+
+
+def check_and_plan(source: KafkaSource) -> Plan | None:
+    """Checks what the program names, and returns the ranges of a bounded source. Raises
+    FiresteelError.
+    """
+    topics = open_metadata(source)
+    listed = listing(source, topics)
+    starting_offsets.check(source, topics, listed)
+    return None if source.end is None else starting_offsets.planned(source, topics, listed)
 
 
 class KafkaReading(SourceOperator):
-    """Reads the partitions of one subtask."""
+    """Reads the partitions of one subtask, or ranges of them: of each partition one at a time."""
 
-    def __init__(self, source: KafkaSource, watermarks: WatermarkSpec | None) -> None:
+    def __init__(
+        self, source: KafkaSource, watermarks: WatermarkSpec | None, plan: Plan | None
+    ) -> None:
+        """`plan` has the ranges of all subtasks of a bounded source."""
         self._source = source
         self._bounded = source.end is not None
+        self._plan = plan
         self._spec = watermarks
         self._progress: dict[Partition, Progress] = {}
+        # The ranges of a partition that follow the present one. Tuples: another thread reads them.
+        self._later: dict[Partition, tuple[Progress, ...]] = {}
+        self._generations: dict[Partition, int] = {}  # since when a partition's range is read
+        self._divided: frozenset[Partition] = frozenset()  # some of their ranges may be of others
         self._committed: dict[Partition, int] = {}
         self._by_checkpoint: dict[int, dict[Partition, int]] = {}
         self._started = False
@@ -116,6 +142,8 @@ class KafkaReading(SourceOperator):
         self._about = state.broadcast_state("kafka")
         if not self._about:
             self._about.update(version=VERSION, bounded=self._bounded)
+            if self._plan is not None:
+                self._about.update(ranges=len(self._plan.ranges), divided=self._plan.divided)
             return
         self._started = True
         if self._about["version"] != VERSION:
@@ -193,11 +221,10 @@ class KafkaReading(SourceOperator):
         source, task = self._source, self.context.task
         topics = open_metadata(source)
         listed = listing(source, topics)
+        self._divided = frozenset(Partition(*each) for each in self._about.get("divided", ()))
         if not self._started:
             starting_offsets.check(source, topics, listed)
-            found = starting_offsets.first_start(
-                source, topics, listed, task.subtask, task.parallelism
-            )
+            found = self._first_start(topics, listed)
         else:
             restored = decoded(self._items)
             if self._bounded:  # only this subtask's
@@ -207,28 +234,36 @@ class KafkaReading(SourceOperator):
                     source, topics, listed, restored, task.subtask, task.parallelism
                 )
             unread = (each for each in found if not each.ended)
-            missed = {
-                each.partition: each for each in starting_offsets.missing_of(topics, listed, unread)
-            }
-            found = [
-                each
-                for each in found
-                if each.key not in missed
-                or self._accept(each, missed[each.key], listed.topic_id(each.topic))
-            ]
-        self._shares = (len(found), len(listed.partitions(source.partitions)))
+            for each, lost in starting_offsets.missing_of(topics, listed, unread):
+                if not self._accept(each, lost, listed.topic_id(each.topic)):
+                    found.remove(each)
+        every = self._about.get("ranges") or len(listed.partitions(source.partitions))
+        self._shares = (len(found), every)
         return found
+
+    def _first_start(self, topics: Metadata, listed: Listing) -> list[Progress]:
+        task = self.context.task
+        if not self._bounded:
+            return starting_offsets.first_start(
+                self._source, topics, listed, task.subtask, task.parallelism
+            )
+        assert self._plan is not None
+        if self._plan.problem:
+            raise FiresteelError(self._plan.problem)
+        return self._plan.share(task.subtask, task.parallelism)
 
     def _read(self, partitions: Iterable[Progress]) -> None:
         """Starts to read the partitions."""
         assert self._fetcher is not None
         offsets: dict[Partition, int] = {}
-        for each in partitions:
-            self._progress[each.key] = each
-            if not each.ended:
-                offsets[each.key] = each.next
-                self._reading.add(each.key)
-                self._times.add(each.key, each.time_us)
+        for key, (first, *later) in in_order(partitions).items():
+            self._progress[key] = first
+            if later:
+                self._later[key] = tuple(later)
+            if not first.ended:
+                offsets[key] = first.next
+                self._reading.add(key)
+                self._times.add(key, first.time_us)
         self._fetcher.assign(offsets)
 
     # -- data
@@ -263,10 +298,10 @@ class KafkaReading(SourceOperator):
 
     def _handle(self, fetched: Fetched) -> None:
         if fetched.records is not None:
-            self._emit(fetched.records)
+            self._emit(fetched.records, fetched.generation)
         now_s = self._now_s()
         for partition, offset in fetched.ends.items():
-            progress = self._progress.get(partition)
+            progress = self._current(partition, fetched.generation)
             if progress is not None and offset >= progress.next:
                 progress.next = offset  # markers of transactions may precede the end
                 self._times.read_to_end(partition, now_s)
@@ -274,7 +309,9 @@ class KafkaReading(SourceOperator):
         self._advance(now_s)
         if fetched.suspects:
             assert self._discovery is not None
-            self._discovery.examine(fetched.suspects.intersection(self._progress))
+            self._discovery.examine(
+                each for each in fetched.suspects if self._current(each, fetched.generation)
+            )
 
     def _within_budget(self, fetched: Fetched) -> Fetched:
         """Returns what may be emitted before the next checkpoint, and keeps the rest."""
@@ -287,17 +324,25 @@ class KafkaReading(SourceOperator):
             return fetched
         self._rest = replace(fetched, records=records.slice(self._budget, rows))
         now, self._budget = records.slice(0, self._budget), 0
-        return Fetched(records=now, ends={}, suspects=frozenset())
+        return replace(fetched, records=now, ends={}, suspects=frozenset())
 
-    def _emit(self, records: Records) -> None:
-        records, passed = self._wanted(records)
+    def _current(self, partition: Partition, generation: int) -> Progress | None:
+        """Returns the progress of a partition; None if what was fetched in this generation is not
+        of the range that is read.
+        """
+        if generation < self._generations.get(partition, 0):
+            return None
+        return self._progress.get(partition)
+
+    def _emit(self, records: Records, generation: int) -> None:
+        records, passed = self._wanted(records, generation)
         if records.batch.num_rows:
             self._emit_wanted(records)
-        for partition in passed:
-            progress = self._progress[partition]
-            assert progress.end is not None
-            progress.next = progress.end
-            self._end(progress)
+        for progress in passed:
+            if not progress.ended:
+                assert progress.end is not None
+                progress.next = progress.end
+                self._end(progress)
         self._advance(self._now_s())
 
     def _emit_wanted(self, records: Records) -> None:
@@ -321,15 +366,15 @@ class KafkaReading(SourceOperator):
             self._times.rows(run.partition, time_us)
             self._end(progress)
 
-    def _wanted(self, records: Records) -> tuple[Records, list[Partition]]:
+    def _wanted(self, records: Records, generation: int) -> tuple[Records, list[Progress]]:
         """Returns the records without those that were read before, or are after the end; and the
-        partitions whose ends they have passed. Markers of transactions, or compaction, may have
+        ranges whose ends they have passed. Markers of transactions, or compaction, may have
         taken the place of the last records before an end.
         """
-        offsets, passed = records.offsets, list[Partition]()
+        offsets, passed = records.offsets, list[Progress]()
         parts: list[tuple[int, int]] = []
         for run in records.runs:
-            progress = self._progress.get(run.partition)
+            progress = self._current(run.partition, generation)
             if progress is None:
                 continue
             of = offsets[run.start : run.stop]
@@ -338,7 +383,7 @@ class KafkaReading(SourceOperator):
             if progress.end is not None:
                 stop = run.start + int(np.searchsorted(of, progress.end))
                 if stop < run.stop:
-                    passed.append(run.partition)
+                    passed.append(progress)
             if start < stop:
                 parts.append((start, stop))
         if parts == [(run.start, run.stop) for run in records.runs]:
@@ -346,12 +391,21 @@ class KafkaReading(SourceOperator):
         return _joined(records, parts), passed
 
     def _end(self, progress: Progress) -> None:
-        """Stops reading a partition that has ended."""
-        if progress.ended:
-            self._stop_reading(progress.key)
+        """Continues with the next range of a partition if the present one has ended."""
+        if not progress.ended:
+            return
+        key = progress.key
+        if following := self._later.get(key):
+            assert self._fetcher is not None
+            self._progress[key], self._later[key] = following[0], following[1:]
+            following[0].time_us = progress.time_us
+            self._generations[key] = self._fetcher.seek(key, following[0].next)
+        else:
+            self._stop_reading(key)
 
     def _stop_reading(self, partition: Partition) -> None:
         assert self._fetcher is not None
+        self._later.pop(partition, None)
         if partition in self._reading:
             self._reading.discard(partition)
             self._times.remove(partition)
@@ -426,7 +480,10 @@ class KafkaReading(SourceOperator):
     def _lose(self, progress: Progress, found: Missing, findings: Findings) -> None:
         assert self._discovery is not None
         if self._accept(progress, found, findings.listing.topic_id(progress.topic)):
-            self._restart(progress)
+            if progress.ended:
+                self._end(progress)
+            else:
+                self._restart(progress)
         else:
             del self._progress[progress.key]
             self._stop_reading(progress.key)
@@ -445,11 +502,14 @@ class KafkaReading(SourceOperator):
                 f"{lost}. Records would be skipped; set fail_on_data_loss=False of KafkaSource to"
                 " continue with those that are available"
             )
+        resume = lost.resume
+        if resume is not None and resume < progress.next and progress.key in self._divided:
+            resume = progress.end  # the earlier records of the new log are of other ranges
         self.context.counter(DATA_LOSSES).inc()
-        _log.warning("records of Kafka are missing", cause=str(lost), continues_at=lost.resume)
-        if lost.resume is None:
+        _log.warning("records of Kafka are missing", cause=str(lost), continues_at=resume)
+        if resume is None:
             return False
-        progress.next = lost.resume
+        progress.next = resume
         progress.topic_id = topic_id or progress.topic_id
         return True
 
@@ -487,12 +547,15 @@ class KafkaReading(SourceOperator):
             self._unreadable.flush()
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        progress = self._progress.values()
+        progress = [*self._progress.values(), *itertools.chain(*self._later.values())]
         self._items[:] = (
             [encoded([each]) for each in progress] if self._bounded else [encoded(progress)]
         )
         if self._source.group_id is not None:
-            self._by_checkpoint[checkpoint_id] = {each.key: each.next for each in progress}
+            # No subtask knows how far a divided partition has been read without gaps.
+            self._by_checkpoint[checkpoint_id] = {
+                key: each.next for key, each in self._progress.items() if key not in self._divided
+            }
         self._restore_budget()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -542,6 +605,12 @@ class KafkaReading(SourceOperator):
                 )
                 for each in list(self._progress.values())
             ],
+            waiting_records=sum(
+                each.end - each.next
+                for ranges in list(self._later.values())
+                for each in ranges
+                if each.end is not None
+            ),
             failed_commits=self._commits_failed,
             throttle_ms=fetcher.throttle_ms,
         )

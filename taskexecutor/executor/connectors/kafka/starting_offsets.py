@@ -1,12 +1,14 @@
-"""Where a source starts: from its restored state, or from the program's offsets."""
+"""Where a source starts and ends: from its restored state, or from the program's offsets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
+from firesteel.connectors.kafka.offsets import KafkaOffsets
 from firesteel.connectors.kafka.source import KafkaSource
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable
 from taskexecutor.executor.connectors.kafka.metadata import Metadata
 from taskexecutor.executor.connectors.kafka.partitions import (
     Listing,
@@ -18,6 +20,7 @@ from taskexecutor.executor.connectors.kafka.partitions import (
     owned,
     unknown_partitions,
 )
+from taskexecutor.executor.connectors.kafka.ranges import Plan, Range, divided
 
 
 def check(source: KafkaSource, topics: Metadata, listed: Listing) -> None:
@@ -55,20 +58,42 @@ def check(source: KafkaSource, topics: Metadata, listed: Listing) -> None:
 def first_start(
     source: KafkaSource, topics: Metadata, listed: Listing, subtask: int, parallelism: int
 ) -> list[Progress]:
-    """Returns the subtask's partitions at the program's offsets. Raises FiresteelError."""
+    """Returns the partitions of an unbounded source's subtask at the program's offsets. Raises
+    FiresteelError.
+    """
     partitions = owned(listed.partitions(source.partitions), subtask, parallelism)
-    starts = _resolved(source, topics, partitions, "start")
-    ends = _resolved(source, topics, partitions, "end")
+    starts = _resolved("start", source.start, source, topics, partitions)
     return [
         Progress(
             topic=each.topic,
             partition=each.partition,
             topic_id=listed.topics[each.topic].topic_id,
             next=starts[each],
-            end=ends.get(each),
         )
         for each in partitions
     ]
+
+
+def planned(source: KafkaSource, topics: Metadata, listed: Listing) -> Plan:
+    """Returns the ranges of a bounded source at the program's offsets. Raises KafkaUnavailable."""
+    assert source.end is not None
+    partitions = listed.partitions(source.partitions)
+    try:
+        starts = _resolved("start", source.start, source, topics, partitions)
+        ends = _resolved("end", source.end, source, topics, partitions)
+    except KafkaUnavailable:
+        raise
+    except FiresteelError as error:
+        return Plan(problem=str(error))
+    ranges = [
+        Range(*each, listed.topics[each.topic].topic_id, starts[each], ends[each])
+        for each in partitions
+    ]
+    if source.min_partitions is not None and len(ranges) < source.min_partitions:
+        logs = topics.available(partitions)
+        log_ends = {each: log.end for each, log in logs.items()}
+        ranges = divided(ranges, source.min_partitions, log_ends)
+    return Plan(ranges=tuple(ranges))
 
 
 def restart(
@@ -110,23 +135,27 @@ def wanted(source: KafkaSource, each: Partition) -> bool:
     return each.topic in source.topics
 
 
-def missing_of(topics: Metadata, listed: Listing, progress: Iterable[Progress]) -> list[Missing]:
+def missing_of(
+    topics: Metadata, listed: Listing, progress: Iterable[Progress]
+) -> list[tuple[Progress, Missing]]:
     """Returns what is missing of the restored partitions."""
     progress = list(progress)
     existing = set(listed.partitions())
-    available = topics.available([each.key for each in progress if each.key in existing])
+    available = topics.available(list({each.key for each in progress if each.key in existing}))
     found = (
-        missing(each, listed.topic_id(each.topic), available.get(each.key)) for each in progress
+        (each, missing(each, listed.topic_id(each.topic), available.get(each.key)))
+        for each in progress
     )
-    return [each for each in found if each is not None]
+    return [(each, lost) for each, lost in found if lost is not None]
 
 
 def _resolved(
-    source: KafkaSource, topics: Metadata, partitions: Sequence[Partition], which: str
+    which: str,
+    offsets: KafkaOffsets,
+    source: KafkaSource,
+    topics: Metadata,
+    partitions: Sequence[Partition],
 ) -> dict[Partition, int]:
-    offsets = source.start if which == "start" else source.end
-    if offsets is None:
-        return {}
     what = f"KafkaSource: {which}"
     return topics.resolved(
         what, lookups(what, offsets, partitions), offsets.otherwise, source.group_id
