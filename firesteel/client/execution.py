@@ -156,6 +156,16 @@ class JobClient:
         """
         self._client().cancel(self.job_id)
 
+    def watch(self) -> Iterator[JobDetails]:
+        """Yields the job's details at every change, until it has ended: see `Client.watch_job`."""
+        return self._client().watch_job(self.job_id)
+
+    def await_output(self, timeout_s: float) -> bool:
+        """Waits until the lines that the ended job has printed are written; returns whether they
+        are.
+        """
+        return self._output is None or self._output.is_complete(timeout_s)
+
     def savepoint(self, directory: str = "") -> str:
         """Takes a savepoint, and returns its path: see `Client.savepoint`."""
         return self._client().savepoint(self.job_id, directory)

@@ -88,6 +88,8 @@ class EmbeddedCluster:
         from firesteel.client.cluster import LocalCluster
 
         self._cluster = LocalCluster(conf, task_executors=task_executors, slots=slots)
+        self.conf = self._cluster.conf
+        self.task_executors = task_executors
         self._failure: BaseException | None = None
         self._client: Client | None = None
         self._starting: threading.Thread | None = None

@@ -5,11 +5,14 @@ exception as for an error of Spark.
 from __future__ import annotations
 
 import json
+import threading
+import uuid
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import EXCEPTION_CLASS_MAPPING
+from pyspark.sql.connect import proto
 
 from firesteel.errors import FiresteelError, InvalidProgram
 
@@ -17,7 +20,8 @@ ANALYSIS_EXCEPTION = "org.apache.spark.sql.AnalysisException"
 SPARK_EXCEPTION = "org.apache.spark.SparkException"
 QUERY_EXCEPTION = "org.apache.spark.sql.streaming.StreamingQueryException"
 
-MAX_MESSAGE_CHARS = 2_000  # of what travels in the trailers of a call, which are limited to 8 KB
+MAX_MESSAGE_CHARS = 1_000  # in the trailers of a call, which are limited to 8 KB
+MAX_REPORTS = 1_000
 
 
 class QueryFailed(FiresteelError):
@@ -28,24 +32,65 @@ class IllegalState(FiresteelError):
     """The program asks for something that its session or query does not allow."""
 
 
-def status_of(error: Exception) -> status_pb2.Status:
-    """Returns the status of a call that ends with this error."""
-    message, condition, state = str(error), "", ""
-    if isinstance(error, PySparkException):
-        condition, state = error.getCondition() or "", error.getSqlState() or ""
-    java_class = _java_class(error)
-    if len(message) > MAX_MESSAGE_CHARS:
-        message = message[:MAX_MESSAGE_CHARS] + "..."
-    metadata = {"classes": json.dumps([java_class])}
-    if condition:
-        metadata["errorClass"] = condition
-    if state:
-        metadata["sqlState"] = state
-    detail = any_pb2.Any()
-    detail.Pack(
-        error_details_pb2.ErrorInfo(reason=java_class, domain="org.apache.spark", metadata=metadata)
-    )
-    return status_pb2.Status(code=code_pb2.INTERNAL, message=message, details=[detail])
+class Reports:
+    """Reports errors as statuses of calls. Long messages are kept for `FetchErrorDetails`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._details: dict[str, proto.FetchErrorDetailsResponse] = {}
+
+    def status_of(self, error: Exception) -> status_pb2.Status:
+        """Returns the status of a call that ends with this error."""
+        message, condition, state = str(error), "", ""
+        if isinstance(error, PySparkException):
+            condition, state = error.getCondition() or "", error.getSqlState() or ""
+        java_class = _java_class(error)
+        metadata = {"classes": json.dumps([java_class])}
+        if condition:
+            metadata["errorClass"] = condition
+        if state:
+            metadata["sqlState"] = state
+        if len(message) > MAX_MESSAGE_CHARS:
+            metadata["errorId"] = self._keep(java_class, message)
+            message = f"{message[:MAX_MESSAGE_CHARS]}..."
+        detail = any_pb2.Any()
+        detail.Pack(
+            error_details_pb2.ErrorInfo(
+                reason=java_class, domain="org.apache.spark", metadata=metadata
+            )
+        )
+        return status_pb2.Status(code=code_pb2.INTERNAL, message=message, details=[detail])
+
+    def _keep(self, java_class: str, message: str) -> str:
+        error_id = str(uuid.uuid4())
+        details = proto.FetchErrorDetailsResponse(
+            root_error_idx=0,
+            errors=[
+                proto.FetchErrorDetailsResponse.Error(
+                    error_type_hierarchy=[java_class], message=message
+                )
+            ],
+        )
+        with self._lock:
+            self._details[error_id] = details
+            while len(self._details) > MAX_REPORTS:
+                del self._details[next(iter(self._details))]
+        return error_id
+
+    def details(
+        self, request: proto.FetchErrorDetailsRequest
+    ) -> proto.FetchErrorDetailsResponse | None:
+        """Returns the whole of an error; None if it is not one of these."""
+        with self._lock:
+            kept = self._details.get(request.error_id)
+        if kept is None:
+            return None
+        response = proto.FetchErrorDetailsResponse(
+            session_id=request.session_id,
+            server_side_session_id=request.client_observed_server_side_session_id,
+        )
+        response.MergeFrom(kept)
+        return response
 
 
 def _java_class(error: Exception) -> str:

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 from pyspark.sql.connect import proto
 
 from firesteel.common.logs import get_logger
-from firesteel.spark_connect.failures import status_of
+from firesteel.spark_connect.failures import Reports
 from firesteel.spark_connect.operations import (
     Operation,
     Operations,
@@ -66,6 +66,7 @@ class Front:
         self._server_token = server_token
         self._commands = commands
         self._operations = Operations()
+        self._reports = Reports()
         self._channel = grpc.insecure_channel(server, options=_UNLIMITED)
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="front")
         self._grpc = grpc.server(self._pool, options=_OPTIONS)
@@ -92,6 +93,7 @@ class Front:
             "ReleaseExecute": self._release_execute,
             "ReleaseSession": self._release_session,
             "Interrupt": self._interrupt,
+            "FetchErrorDetails": self._fetch_error_details,
         }
         handlers = {}
         for method in SERVICE.methods:
@@ -110,12 +112,12 @@ class Front:
 
         def unary(request: Any, context: grpc.ServicerContext) -> Any:
             self._check(context)
-            with _Reported(context):
+            with _Reported(context, self._reports):
                 return behavior(request, context)
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             self._check(context)
-            with _Reported(context):
+            with _Reported(context, self._reports):
                 yield from behavior(request, context)
 
         return stream if streams else unary
@@ -246,6 +248,12 @@ class Front:
         response.interrupted_ids.extend(own)
         return response.SerializeToString()
 
+    def _fetch_error_details(self, request: bytes, context: grpc.ServicerContext) -> Any:
+        details = self._reports.details(proto.FetchErrorDetailsRequest.FromString(request))
+        if details is not None:
+            return details.SerializeToString()
+        return self._pass("FetchErrorDetails", "unary_unary", request, context)
+
     def _pass(self, method: str, kind: str, request: Any, context: grpc.ServicerContext) -> Any:
         return self._passing(f"/{SERVICE.full_name}/{method}", kind)(request, context)
 
@@ -261,8 +269,9 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc, type-arg]
 class _Reported:
     """Ends a call with the error that is raised inside, as Spark's server would report it."""
 
-    def __init__(self, context: grpc.ServicerContext) -> None:
+    def __init__(self, context: grpc.ServicerContext, reports: Reports) -> None:
         self._context = context
+        self._reports = reports
 
     def __enter__(self) -> None: ...
 
@@ -276,7 +285,7 @@ class _Reported:
                 f"INVALID_CURSOR.POSITION_NOT_AVAILABLE: response {error} is not available",
             )
         if isinstance(error, Exception) and self._context.is_active():
-            self._context.abort_with_status(rpc_status.to_status(status_of(error)))
+            self._context.abort_with_status(rpc_status.to_status(self._reports.status_of(error)))
 
 
 def _timeout_s(context: grpc.ServicerContext) -> float | None:

@@ -1,4 +1,4 @@
-"""`firesteel run` of a program that uses Spark itself and executes no job."""
+"""`firesteel run` of a program of Firesteel that uses Spark itself and executes no job."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def test_run_says_where_a_spark_program_ran_and_ends_as_it_does(slot: Slot, tmp_
     program = tmp_path / "plain.py"
     program.write_text(
         "import sys\n"
+        "import firesteel\n"
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.getOrCreate()\n"
         "print(spark.range(7).count(), 'rows')\n"

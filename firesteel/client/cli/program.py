@@ -9,14 +9,19 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from firesteel.client.cli.own_spark import OwnSpark, SparkRefused, own_spark
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
 from firesteel.client.signals import is_ending
+from firesteel.client.spark_programs.detection import is_pyspark_program
 from firesteel.common.error_report import error_info
 from firesteel.common.globs import not_readable
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 from firesteel.plan import deferred_columns
+
+if TYPE_CHECKING:
+    from firesteel.client.spark_programs.front_process import FrontProcess
 
 
 class ProgramFailed(FiresteelError):
@@ -30,10 +35,13 @@ class Ran:
     exit_code: object = None  # the argument of sys.exit: None, a number, or an object to print
     jobs: int = 0  # the number of executed jobs
     masters: Sequence[str] = ()  # masters of Spark that the program used in this process
+    connected: bool = False  # a PySpark program that has used sessions of the run
 
     def notice(self, path: Path) -> str:
-        """Explains where a program without jobs ran; empty if it executed one."""
-        if self.jobs:
+        """Explains where a program without jobs ran; empty if it executed one, or ran its queries
+        by a session of the run.
+        """
+        if self.jobs or self.connected:
             return ""
         where = f" on its own Spark ({', '.join(self.masters)})" if self.masters else ""
         return (
@@ -46,16 +54,17 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
     """Runs the file as `__main__` in the context, and closes the context.
 
     In the mode "plan-only", the program stops at the first job that it executes. Before, it may
-    create DataFrames of Spark but must not call their actions. Raises ProgramFailed, also for a
+    create DataFrames of Spark but must not call their actions. Otherwise, a PySpark program gets
+    sessions of Spark Connect, whose streaming queries are jobs. Raises ProgramFailed, also for a
     pipeline that is never executed, JobFailed or JobCanceled.
     """
     plan_only = context.mode == "plan-only"
     code: object = None
     with (
-        deferred_columns.installed(),  # a program may use PySpark's functions before Environment()
         active(context),
         _as_main(path, arguments),
         _spark_of(path, context, refuse=plan_only) as spark,
+        _sessions_of(path, context) as front,
     ):
         try:
             runpy.run_path(str(path), run_name="__main__")
@@ -79,7 +88,25 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
             raise _not_executed(path, "it built a pipeline, and no job was run")
         if plan_only:
             raise _not_executed(path, "there is no plan to show")
-    return Ran(code, len(context.executed), spark.masters)
+    return Ran(code, len(context.executed), spark.masters, connected=bool(front and front.settings))
+
+
+@contextlib.contextmanager
+def _sessions_of(path: Path, context: ExecutionContext) -> Iterator[FrontProcess | None]:
+    """Prepares PySpark for the program, by whether it is a PySpark program."""
+    if context.mode == "plan-only" or not is_pyspark_program(path):
+        with deferred_columns.installed():  # functions may be used before Environment()
+            yield None
+        return
+    from firesteel.client.spark_programs.compatibility import connect_sessions
+    from firesteel.client.spark_programs.front_process import FrontProcess
+
+    front = FrontProcess(path, context)
+    try:
+        with connect_sessions(front):
+            yield front
+    finally:
+        front.stop()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""The program's side of Spark Connect: PySpark programs that `firesteel run` runs unmodified."""

@@ -1,0 +1,35 @@
+"""Decides whether a program is a PySpark program: one that does not import Firesteel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firesteel.plan.local_modules import imports_of_file, local_modules
+
+FIRESTEEL = "firesteel"
+
+
+def is_pyspark_program(main: Path) -> bool:
+    """Whether neither the program's main file nor one of its local modules imports Firesteel.
+
+    The folder of the program must be on sys.path, so that its modules are found.
+    """
+    return not any(FIRESTEEL in imports_of_file(file) for file in _files(main))
+
+
+def mentions_streams(main: Path) -> bool:
+    """Whether the program's files mention `readStream`, so that it probably has streaming
+    queries.
+    """
+    return any(b"readStream" in file.read_bytes() for file in _files(main))
+
+
+def _files(main: Path) -> Iterator[Path]:
+    """Yields the main file and the Python files of the program's local modules, except zipped
+    ones.
+    """
+    yield main
+    for module in local_modules(imports_of_file(main)):
+        if not module.zipped:
+            yield from (file for _, file in module.files() if file.suffix == ".py")

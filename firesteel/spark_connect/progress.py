@@ -1,0 +1,305 @@
+"""The progress of a streaming query, computed from successive details of its job.
+
+A batch is what the job does between two checkpoints. Spark's names of fields are kept; the values
+have these sources:
+
+* `numInputRows`: what the source vertices have read: the offsets of Kafka, else the rows of Spark's
+  bundles, else the rows that they have sent;
+* `durationMs.triggerExecution`: from the trigger of the checkpoint to its completion;
+* `numRowsTotal`, `numRowsUpdated` and `numRowsRemoved` of state are -1: they are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from firesteel.client.job_details import JobDetails, Vertex
+from firesteel.common.states import ExecutionState, JobStatus
+
+RECENT = 100  # batches, as spark.sql.streaming.numRecentProgressUpdates
+IDLE_EVERY_MS = 10_000  # as spark.sql.streaming.noDataProgressEventInterval
+UNKNOWN = -1
+
+INITIALIZING = "Initializing sources"
+WAITING = "Waiting for data to arrive"
+PROCESSING = "Processing new data"
+RESTARTING = "Restarting after a failure"
+STOPPED = "Stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryIds:
+    """`query_id` survives restarts of the program, `run_id` belongs to one start. UUIDs."""
+
+    query_id: str
+    run_id: str
+    name: str = ""  # empty: none
+
+    def fields(self) -> dict[str, Any]:
+        return {"id": self.query_id, "runId": self.run_id, "name": self.name or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """As Spark's `StreamingQuery.status`."""
+
+    message: str = INITIALIZING
+    is_data_available: bool = False
+    is_trigger_active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that has read rows; `progress` is Spark's JSON."""
+
+    number: int
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The query has read nothing for IDLE_EVERY_MS. The time is in milliseconds since 1970."""
+
+    at_ms: int
+
+
+@dataclass(slots=True)
+class _Counters:
+    """What the job has done since a batch."""
+
+    source_rows: dict[str, int] = field(default_factory=dict)  # by vertex
+    sink_rows: int = 0
+    busy_ms: float = 0.0
+    late: dict[str, int] = field(default_factory=dict)  # by vertex
+
+
+class ProgressReporter:
+    """Follows one job. `sources` and `sink` are their descriptions; `first_batch` is the number of
+    the first batch.
+    """
+
+    def __init__(
+        self, ids: QueryIds, *, sources: Sequence[str], sink: str, first_batch: int = 0
+    ) -> None:
+        self._ids = ids
+        self._sources = tuple(sources)
+        self._sink = sink
+        self._next_batch = first_batch
+        self._last_checkpoint = 0
+        self._seen: dict[tuple[str, str], float] = {}  # counters of the last details
+        self._since = _Counters()
+        self._offsets: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        self._batch_at_ms = 0
+        self._reported_at_ms = 0
+        self.status = Status()
+        self.recent: list[Batch] = []
+
+    def update(self, details: JobDetails, now_ms: int) -> Batch | Idle | None:
+        """Takes newer details; returns what they complete."""
+        if not self._batch_at_ms:
+            self._batch_at_ms = self._reported_at_ms = details.start_ms or now_ms
+        moved = self._count(details)
+        self.status = self._status(details, moved)
+        completed = [
+            each
+            for each in details.checkpoints
+            if each.state == "COMPLETED" and each.checkpoint_id > self._last_checkpoint
+        ]
+        if not completed:
+            return None
+        newest = max(completed, key=lambda each: each.checkpoint_id)
+        self._last_checkpoint = newest.checkpoint_id
+        ended_ms = newest.triggered_ms + newest.duration_ms
+        if not sum(self._since.source_rows.values()):
+            if now_ms - self._reported_at_ms < IDLE_EVERY_MS:
+                return None
+            self._reported_at_ms = now_ms
+            return Idle(now_ms)
+        batch = self._batch(details, newest.triggered_ms, newest.duration_ms)
+        self._batch_at_ms, self._reported_at_ms = ended_ms, now_ms
+        self._since = _Counters()
+        self.recent = [*self.recent[1 - RECENT :], batch]
+        return batch
+
+    def _count(self, details: JobDetails) -> bool:
+        """Adds what has changed since the last details; returns whether rows have moved."""
+        moved = False
+        for vertex in details.vertices:
+            name, metrics = vertex.vertex_id, vertex.metrics
+            busy_ms = self._increase(name, "busy", metrics.busy_ms)
+            self._since.busy_ms = max(self._since.busy_ms, busy_ms / max(1, vertex.parallelism))
+            late = int(self._increase(name, "late", metrics.late_records_dropped))
+            self._since.late[name] = self._since.late.get(name, 0) + late
+            if _is_source(vertex):
+                rows = int(self._increase(name, "rows", _rows_read(vertex)))
+                self._since.source_rows[name] = self._since.source_rows.get(name, 0) + rows
+                moved = moved or rows > 0
+            elif _is_sink(vertex):
+                rows = int(self._increase(name, "in", metrics.records_in))
+                self._since.sink_rows += rows
+                moved = moved or rows > 0
+        return moved
+
+    def _increase(self, vertex: str, what: str, value: float) -> float:
+        """Returns what a counter has gained. One that has started over counts from zero."""
+        before = self._seen.get((vertex, what), 0.0)
+        self._seen[vertex, what] = value
+        return value - before if value >= before else value
+
+    def _status(self, details: JobDetails, moved: bool) -> Status:
+        if details.status.globally_terminal:
+            return Status(STOPPED)
+        if details.status is JobStatus.RESTARTING:
+            return Status(RESTARTING)
+        # A source that has read a finite input is FINISHED.
+        ready = {ExecutionState.RUNNING, ExecutionState.FINISHED}
+        if details.status is not JobStatus.RUNNING or not set(details.states) <= ready:
+            return Status(INITIALIZING)
+        return Status(PROCESSING, True, True) if moved else Status(WAITING)
+
+    def _batch(self, details: JobDetails, triggered_ms: int, duration_ms: int) -> Batch:
+        number, self._next_batch = self._next_batch, self._next_batch + 1
+        interval_s = max(0.001, (triggered_ms + duration_ms - self._batch_at_ms) / 1000)
+        busy_s = max(0.001, self._since.busy_ms / 1000)
+        total = sum(self._since.source_rows.values())
+        progress = {
+            **self._ids.fields(),
+            "timestamp": timestamp(self._batch_at_ms),
+            "batchId": number,
+            "batchDuration": round(interval_s * 1000),
+            "numInputRows": total,
+            "inputRowsPerSecond": round(total / interval_s, 3),
+            "processedRowsPerSecond": round(total / busy_s, 3),
+            "durationMs": {"triggerExecution": duration_ms},
+            "eventTime": _event_time(details),
+            "stateOperators": [
+                self._state(vertex) for vertex in details.vertices if vertex.state_bytes
+            ],
+            "sources": [
+                self._source(vertex, description, interval_s, busy_s)
+                for vertex, description in zip(
+                    (each for each in details.vertices if _is_source(each)),
+                    self._sources,
+                    strict=False,
+                )
+            ],
+            "sink": {
+                "description": self._sink,
+                "numOutputRows": self._since.sink_rows
+                if any(_is_sink(vertex) for vertex in details.vertices)
+                else UNKNOWN,
+            },
+        }
+        return Batch(number, json.dumps(progress))
+
+    def _source(
+        self, vertex: Vertex, description: str, interval_s: float, busy_s: float
+    ) -> dict[str, Any]:
+        rows = self._since.source_rows.get(vertex.vertex_id, 0)
+        start, end, latest = self._offsets.get(vertex.vertex_id), *_offsets(vertex)
+        self._offsets[vertex.vertex_id] = end or {}
+        return {
+            "description": description,
+            "startOffset": start or None,
+            "endOffset": end,
+            "latestOffset": latest,
+            "numInputRows": rows,
+            "inputRowsPerSecond": round(rows / interval_s, 3),
+            "processedRowsPerSecond": round(rows / busy_s, 3),
+        }
+
+    def _state(self, vertex: Vertex) -> dict[str, Any]:
+        names = [each.name for each in vertex.operators if each.state_bytes]
+        return {
+            "operatorName": ", ".join(names) or vertex.name,
+            "numRowsTotal": UNKNOWN,
+            "numRowsUpdated": UNKNOWN,
+            "numRowsRemoved": UNKNOWN,
+            "allUpdatesTimeMs": UNKNOWN,
+            "allRemovalsTimeMs": UNKNOWN,
+            "commitTimeMs": UNKNOWN,
+            "memoryUsedBytes": vertex.state_bytes or 0,
+            "numRowsDroppedByWatermark": self._since.late.get(vertex.vertex_id, 0),
+            "numShufflePartitions": vertex.parallelism,
+            "numStateStoreInstances": vertex.parallelism,
+        }
+
+
+def timestamp(at_ms: int) -> str:
+    """As Spark writes times: 2026-11-27T15:21:19.123Z."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def started_event(ids: QueryIds, at_ms: int) -> str:
+    return json.dumps({**ids.fields(), "timestamp": timestamp(at_ms), "jobTags": []})
+
+
+def progress_event(batch: Batch) -> str:
+    return json.dumps({"progress": json.loads(batch.progress)})
+
+
+def idle_event(ids: QueryIds, idle: Idle) -> str:
+    return json.dumps({**ids.fields(), "timestamp": timestamp(idle.at_ms)})
+
+
+def terminated_event(ids: QueryIds, exception: str | None) -> str:
+    return json.dumps({**ids.fields(), "exception": exception, "errorClassOnException": None})
+
+
+def _is_source(vertex: Vertex) -> bool:
+    """Whether it reads rows; the vertex that only lists files or partitions does not."""
+    return any(
+        operator.kind == "Source" and not operator.name.endswith(" plan")
+        for operator in vertex.operators
+    )
+
+
+def _is_sink(vertex: Vertex) -> bool:
+    """Whether it is a sink that gets its rows from another vertex."""
+    return bool(vertex.input_vertex_ids) and any(
+        operator.kind == "Sink" for operator in vertex.operators
+    )
+
+
+def _rows_read(vertex: Vertex) -> int:
+    metrics = vertex.metrics
+    if offsets := [
+        partition.current_offset
+        for topic in metrics.topics.values()
+        for partition in topic.partitions
+    ]:
+        return sum(offsets)
+    return metrics.bundle_records or metrics.records_out
+
+
+def _offsets(
+    vertex: Vertex,
+) -> tuple[dict[str, dict[str, int]] | None, dict[str, dict[str, int]] | None]:
+    """Returns the current and the latest offsets of a source of Kafka, by topic and partition."""
+    current: dict[str, dict[str, int]] = {}
+    latest: dict[str, dict[str, int]] = {}
+    for topic in vertex.metrics.topics.values():
+        for each in topic.partitions:
+            current.setdefault(each.topic, {})[str(each.partition)] = each.current_offset
+            if each.end_offset is not None:
+                latest.setdefault(each.topic, {})[str(each.partition)] = each.end_offset
+    return current or None, latest or None
+
+
+def _event_time(details: JobDetails) -> dict[str, str]:
+    watermarks = [
+        vertex.metrics.watermark_us
+        for vertex in details.vertices
+        if vertex.metrics.watermark_us is not None
+    ]
+    if not watermarks or not 0 <= min(watermarks) < _FAR_US:
+        return {}
+    return {"watermark": timestamp(min(watermarks) // 1000)}
+
+
+_FAR_US = 253_402_300_800_000_000  # the year 10000: the end of a finite input
