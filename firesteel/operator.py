@@ -450,6 +450,8 @@ class SourceOperator(StreamOperator):
     # before it polls again. None: until a mail arrives.
     waiting: bool = False
     poll_interval_s: float | None = 0.05
+    # Whether the task marks its output as idle each time that `caught_up` is true.
+    reports_idle: bool = False
 
     def poll(self, max_wait_s: float) -> bool:
         """Emits the next bundle, waiting at most `max_wait_s` for it. Returns False if the source
@@ -459,6 +461,13 @@ class SourceOperator(StreamOperator):
         sets `waiting`.
         """
         raise NotImplementedError
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it has emitted everything that was available, at some moment since this was last
+        true. Read once after each `poll`.
+        """
+        return self.waiting
 
     @property
     def splits_received(self) -> int:

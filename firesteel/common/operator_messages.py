@@ -44,6 +44,11 @@ class SplitsExhausted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoSplitYet:
+    """Every known split is assigned. The request is answered again when there is another split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkCollected:
     sequence: int  # per attempt, from 0
     # If empty, shows the chunks of `group`, because their checkpoint is complete.
@@ -79,7 +84,7 @@ class Resend:
 
 FromOperator: TypeAlias = SplitRequested | ChunkCollected | WatermarkReported
 ToOperator: TypeAlias = (
-    SplitAssigned | SplitsExhausted | ChunkAcknowledged | WatermarkLimit | Resend
+    SplitAssigned | SplitsExhausted | NoSplitYet | ChunkAcknowledged | WatermarkLimit | Resend
 )
 OperatorMessage: TypeAlias = FromOperator | ToOperator
 

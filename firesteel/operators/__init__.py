@@ -54,6 +54,7 @@ from firesteel.operators.top_n import TopNSpec
 from firesteel.operators.transform_with_state import TransformWithStateSpec
 from firesteel.operators.watermarks import (
     AssignWatermarksSpec,
+    EventTimeWatermarkSpec,
     WatermarkSpec,
 )
 from firesteel.operators.windows import WindowAggregateSpec, WindowApplySpec, WindowTopNSpec
@@ -70,6 +71,7 @@ __all__ = [
     "CustomSpec",
     "DropDuplicatesSpec",
     "DynamicSessionSpec",
+    "EventTimeWatermarkSpec",
     "EventTimes",
     "FilterSpec",
     "GlobalSpec",

@@ -19,6 +19,7 @@ class SourceSpec(Spec):
     source: Source
     watermarks: WatermarkSpec | None = None
     watermark_alignment: WatermarkAlignmentSpec | None = None
+    reports_idle: bool = False  # it is idle once it has read everything that is available
 
     uses_pandas = False
     sets_times = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from firesteel.operators.aggregates import AggregateExpression
 from firesteel.operators.spec import Spec
@@ -15,11 +16,25 @@ class RunningAggregateSpec(Spec):
 
     Output: key columns, one column per aggregate, and `row_kind` if its rows are `changes`, or
     those of its input are.
+
+    `mode` is one of Spark's output modes:
+
+    * update: emits the changed keys.
+    * append: emits a key once, when it expires. Needs `expires`.
+    * complete: emits all keys before a barrier if any has changed. No key expires.
+
+    A key expires when the watermark reaches its time, the value of the key column `expires`: it is
+    forgotten, and later rows of the key are late. Keys without a time, null, do not expire. The end
+    of the input expires nothing.
     """
 
     key_columns: tuple[str, ...]
     aggregates: tuple[AggregateExpression, ...]
     changes: bool = False  # a key's earlier values are retracted before the new ones are emitted
+    mode: Literal["update", "append", "complete"] = "update"
+    expires: str = ""  # a key column with timestamps; empty: keys do not expire
+    # Rows, and then watermarks, are emitted only before barriers, each key at most once.
+    at_barriers: bool = False
 
     uses_pandas = False
     state_in_columns = True

@@ -98,6 +98,10 @@ class Spec:
         """Whether it assigns watermarks; None: only the program knows."""
         return False
 
+    # Whether all sources of its job report that they are idle once they have caught up, and idle
+    # inputs of an operator count for its watermark.
+    needs_idle_sources: ClassVar[bool] = False
+
     @property
     def watermark_alignment(self) -> WatermarkAlignmentSpec | None:
         return None

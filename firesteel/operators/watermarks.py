@@ -11,6 +11,10 @@ import pyarrow as pa
 from firesteel.connectors.source import CoordinatorOptions
 from firesteel.operators.spec import Spec, WatermarkAlignmentSpec
 
+# Spark's setting: "min" or "max" of the watermarks of all inputs, whether or not they are idle.
+# Without it, the minimum of those that are not idle.
+MULTIPLE_WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkSpec:
@@ -52,3 +56,30 @@ class AssignWatermarksSpec(Spec):
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions | None:
         return CoordinatorOptions("alignment") if self.watermark_alignment is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTimeWatermarkSpec(Spec):
+    """Spark's `withWatermark`: the watermark is the maximum event time minus `delay_us`, rounded
+    down to milliseconds. Rows with a time that is not after it are late.
+
+    It advances when the sources have caught up, which their idleness shows: then every row that was
+    available has been seen. With `eagerly`, it also advances with each batch. Upstream watermarks
+    are not forwarded, nor does the end of the input end event time.
+    """
+
+    column: str = ""  # a timestamp; empty: the rows never hold back the watermarks of other inputs
+    delay_us: int = 0
+    eagerly: bool = False
+    # Whether an upstream operator of this kind also has a watermark: the policy of the job combines
+    # both.
+    combined: bool = False
+
+    uses_pandas = False
+    sets_times = True
+    begins_event_time = True
+    emits_watermarks = True
+    needs_idle_sources = True
+
+    def time_advances(self, before: bool) -> bool:
+        return True

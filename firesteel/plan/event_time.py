@@ -7,10 +7,12 @@ column: from the one that is never behind, or else the join delays its watermark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from firesteel.errors import InvalidProgram
 from firesteel.operators import SourceSpec
+from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 
@@ -43,6 +45,18 @@ def _joins_before(
             yield producer, times
         else:
             waiting += [edge.source for edge in graph.in_edges(producer)]
+
+
+def report_idle_sources(graph: StreamGraph, config: Mapping[str, str]) -> dict[str, str]:
+    """Makes all sources report that they have caught up, if an operator needs it. Returns the
+    configuration, with the policy that combines the watermarks of several inputs.
+    """
+    if not any(node.spec.needs_idle_sources for node in graph.nodes):
+        return dict(config)
+    for node in graph.nodes:
+        if isinstance(node.spec, SourceSpec):
+            node.spec = replace(node.spec, reports_idle=True)
+    return {MULTIPLE_WATERMARK_POLICY: "min", **config}
 
 
 def growing_states(graph: StreamGraph) -> Iterable[str]:

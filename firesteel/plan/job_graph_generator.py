@@ -26,7 +26,7 @@ from firesteel.connectors.source import CoordinatorOptions, SparkRead
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.operators import SourceSpec
 from firesteel.plan.chaining import chains
-from firesteel.plan.event_time import hold_watermarks_back
+from firesteel.plan.event_time import hold_watermarks_back, report_idle_sources
 from firesteel.plan.runtime_mode import as_batch, check_exchanges
 from firesteel.plan.shipping import Shipment
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -63,6 +63,7 @@ def build_job_graph(
         as_batch(graph)
     else:
         hold_watermarks_back(graph)
+        config = report_idle_sources(graph, config)
     grouped = chains(graph, enabled=chaining_enabled)
     assign_coordinators(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import (
     HeldSplit,
+    NoSplitYet,
     OperatorMessage,
     SplitAssigned,
     SplitRequested,
@@ -37,7 +38,7 @@ class SplitEnumerator(Coordinator, ABC):
     whose answer may be lost, is answered with the split that was assigned before.
 
     An unbounded source may have more splits later: a reader that requests one when there is none
-    gets its answer then.
+    learns so, and gets a split as soon as there is one.
 
     An attempt that ends without finishing returns all splits it was assigned: without a checkpoint,
     its progress is lost. They are assigned again first, in order.
@@ -95,7 +96,7 @@ class SplitEnumerator(Coordinator, ABC):
         if self.bounded:
             return (SplitsExhausted(),)
         self._waiting[attempt_id] = None
-        return ()
+        return (NoSplitYet(),)
 
     def serve_waiting(self) -> Sequence[Answer]:
         """Answers waiting readers when there may be more splits."""

@@ -33,6 +33,10 @@ class SparkSourceStage(SparkStage, SourceOperator):
         self._split: Split | None = None  # has started and not ended
 
     @property
+    def caught_up(self) -> bool:
+        return self.waiting and self._splits.caught_up
+
+    @property
     def splits_received(self) -> int:
         return self._splits.received
 
@@ -48,7 +52,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
         self._request()
         if self._split is None and not self._begun():
             self.waiting = not self._splits.exhausted
-            if self.waiting and self.idle_between_splits:
+            if self.caught_up and self.idle_between_splits:
                 self.output.emit_status(StreamStatus(True))
             return self.waiting
         begun_s = self.context.busy_s

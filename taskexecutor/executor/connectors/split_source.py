@@ -63,6 +63,10 @@ class SplitReading(SourceOperator):
             self._reader.open()
 
     @property
+    def caught_up(self) -> bool:
+        return self.waiting and (self._split is not None or self._splits.caught_up)
+
+    @property
     def splits_received(self) -> int:
         return self._splits.received
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from firesteel.common.operator_messages import (
     HeldSplit,
+    NoSplitYet,
     Resend,
     SplitAssigned,
     SplitRequested,
@@ -59,6 +60,7 @@ class Splits:
     def __init__(self) -> None:
         self.waiting: deque[Begun] = deque()
         self.exhausted = False  # there will be no more splits
+        self.caught_up = False  # all splits that exist so far have been assigned
         self.held: list[HeldSplit] = []  # splits that this attempt has received
         self._requested = False
         self._place = 0  # of the current split
@@ -97,10 +99,12 @@ class Splits:
             case SplitAssigned():
                 if event.number == self.received:
                     self.held.append(HeldSplit.of(event.place, event.split_json))
-                    self._requested = False
+                    self._requested = self.caught_up = False
                     self.waiting.append(Begun(json.loads(event.split_json), None, event.place))
             case SplitsExhausted():
-                self._requested, self.exhausted = False, True
+                self._requested, self.exhausted, self.caught_up = False, True, True
+            case NoSplitYet():
+                self.caught_up = True
             case Resend():
                 if self._requested:
                     self._requested = False

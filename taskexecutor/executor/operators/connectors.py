@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firesteel.operator import StreamOperator
+from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.operators import SinkSpec, SourceSpec
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.row_kinds import check_last_update
@@ -37,7 +37,10 @@ def analyze_sink(step: AnalysisStep, spec: SinkSpec) -> AnalyzedOutput:
 def _create_source(group: Sequence[OpenedOperator]) -> StreamOperator:
     spec = group[0].spec
     assert isinstance(spec, SourceSpec)
-    return source_runtime(spec.source).operator(group)
+    operator = source_runtime(spec.source).operator(group)
+    if isinstance(operator, SourceOperator):
+        operator.reports_idle = spec.reports_idle
+    return operator
 
 
 KINDS = (

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firesteel.column_names import column_index
 from firesteel.common.units import MIB
-from firesteel.operator import OperatorState, StreamOperator
+from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator, TaskInfo
 from firesteel.operators import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
+from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.columnar import choose
-from taskexecutor.executor.columnar.grouping.columns import as_table
+from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts
+from taskexecutor.executor.columnar.grouping.key_times import instants
 from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
+from taskexecutor.executor.columnar.grouping.latest_rows import LatestRows
 from taskexecutor.executor.columnar.grouping.merging import (
     ROWS,
     aggregate_results,
@@ -25,6 +32,7 @@ from taskexecutor.executor.columnar.grouping.merging import (
     merges_of,
 )
 from taskexecutor.executor.columnar.grouping.retraction import LastResults, Retraction
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.aggregates import finished_schema
 from taskexecutor.executor.operators.columns import with_kind
 from taskexecutor.executor.operators.registry import OperatorKind, alone
@@ -33,6 +41,7 @@ from taskexecutor.executor.runtime_mode import is_batch
 # Waiting partial rows; if all state is in memory, at least twice the number of keys.
 BUNDLE_ROWS = 262_144
 PART_ROWS = 65_536  # rows of a batch's results
+FIRST_WATERMARK_US = 0  # Spark's watermark before any row
 MOST_BYTES = 64 * MIB  # state that a bundle or a part affects, if state is paged
 
 
@@ -42,6 +51,8 @@ class RunningAggregate(StreamOperator):
 
     If the input or the result is a changelog stream, a key's previous row is deleted when its
     result changes or the key has no rows left.
+
+    The watermark is part of the state, because keys that it has passed are forgotten.
     """
 
     computes = choose.GROUPING
@@ -55,6 +66,19 @@ class RunningAggregate(StreamOperator):
         self._bundle_rows = BUNDLE_ROWS
         self._changes: Retraction | None = None
         self._last: LastResults | None = None
+        self._expires = "" if spec.mode == "complete" else spec.expires
+        self._watermark_us = FIRST_WATERMARK_US
+        # Held back until a barrier: in update mode the merged rows of changed keys, in append mode
+        # results.
+        self._changed = LatestRows(spec.key_columns)
+        self._results_due: list[pa.RecordBatch] = []
+        self._incomplete = False  # keys have changed since all were emitted
+        self._held: Watermark | None = None
+        self._idle = False
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._late = context.counter("numLateRecordsDropped")
 
     def initialize_state(self, state: OperatorState) -> None:
         keys, schema = self._spec.key_columns, self.context.input_schemas[0]
@@ -69,7 +93,12 @@ class RunningAggregate(StreamOperator):
         else:
             self._distinct = DistinctCounts(keys, merges_of(aggregates), self._memory)
             columns_of_totals = columns
-        self._state: DensePartials | KeyedPartials = DensePartials(keys, self._merges, self._memory)
+        self._state: DensePartials | KeyedPartials = (
+            self._keyed_partials()
+            if self._expires
+            else DensePartials(keys, self._merges, self._memory)
+        )
+        self._watermarks = state.union_list_state("watermarks") if self._expires else []
         self._totals = state.keyed_rows("totals", keys, meaning, columns_of_totals)
         seen = self._changes.kept_values if self._changes else [(n,) for n in self._distinct.names]
         self._seen = {
@@ -83,6 +112,7 @@ class RunningAggregate(StreamOperator):
 
     def open(self) -> None:
         self._updates = not is_batch(self.context)
+        self._watermark_us = restored_watermark(self._watermarks, self.context.task)
         for names, seen in self._seen.items():
             if (values := seen.restored()) is None:
                 continue
@@ -101,6 +131,7 @@ class RunningAggregate(StreamOperator):
                 self._last.replaced(*self._results(rows))
 
     def snapshot_state(self, checkpoint_id: int) -> None:
+        self._watermarks[:] = kept_watermark(self._watermark_us, self.context.task)
         totals, changes = self._state.frozen(), self._changes is not None
 
         def rows() -> pa.Table | None:
@@ -128,6 +159,10 @@ class RunningAggregate(StreamOperator):
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        if self._expires:
+            waiting = [each for each in map(self._in_time, waiting) if each.num_rows]
+            if not waiting:
+                return
         replaced = self._changes.signed if self._changes else self._distinct.replaced
         changed = self._add(replaced(waiting))
         self._bundle_rows = self._at_once(BUNDLE_ROWS)
@@ -136,7 +171,80 @@ class RunningAggregate(StreamOperator):
             self._emit(gone, DELETE)
             self._emit(come, INSERT)
         elif self._updates:
+            self._emit_changed(changed)
+
+    def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows of keys that have not expired."""
+        late = instants(batch.column(self._expires)) <= self._watermark_us
+        if not late.any():
+            return batch
+        self._late.inc(int(as_numpy(batch.column(ROWS))[late].sum()))
+        return batch.filter(pa.array(~late))
+
+    def _emit_changed(self, changed: pa.RecordBatch) -> None:
+        if self._spec.mode == "complete":
+            self._incomplete = True
+        elif self._spec.mode == "update" and self._spec.at_barriers:
+            self._changed.add(changed)
+        elif self._spec.mode == "update":
             self._emit(self._results(changed).results)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark != MAX_WATERMARK and watermark.timestamp_us > self._watermark_us:
+            self._watermark_us = watermark.timestamp_us
+            self._expire()
+        if self._spec.at_barriers:
+            self._held = watermark
+        else:
+            self.output.emit_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        self._idle = status.idle
+        self.output.emit_status(status)
+
+    def _expire(self) -> None:
+        """Forgets the keys that the watermark has reached; in append mode, emits them."""
+        if not self._expires:
+            return
+        state = self._state
+        assert isinstance(state, KeyedPartials)
+        expired = state.expire(self._watermark_us)
+        if self._spec.mode == "append":
+            for rows in state.parts_of(expired, self._at_once(PART_ROWS)):
+                results = self._results(rows).results
+                if self._spec.at_barriers:
+                    self._results_due.append(results)
+                else:
+                    self._emit(results)
+        if state.wasteful:
+            self._state = state.without_expired()
+            self._distinct = self._distinct.only(self._is_live)
+
+    def _is_live(self, keys: pa.Table) -> pa.Table:
+        live = instants(as_array(keys.column(self._expires))) > self._watermark_us
+        return keys.filter(pa.array(live))
+
+    def prepare_barrier(self, checkpoint_id: int) -> None:
+        self._expire()  # keys restored from a subtask with an earlier watermark
+        self._emit_held()
+        held, self._held = self._held, None
+        if held is not None:
+            self.output.emit_watermark(held)
+        if self._idle:
+            self.output.emit_status(StreamStatus(True))  # again, after rows
+
+    def _emit_held(self) -> None:
+        due, self._results_due = self._results_due, []
+        for results in due:
+            self._emit(results)
+        changed = self._changed.take()
+        if changed is not None:
+            for start in range(0, changed.num_rows, PART_ROWS):
+                self._emit(self._results(changed.slice(start, PART_ROWS)).results)
+        if self._incomplete:
+            self._incomplete = False
+            for rows in self._state.parts(self._at_once(PART_ROWS)):
+                self._emit(self._results(rows).results)
 
     def _results(self, changed: pa.RecordBatch) -> _Results:
         """Returns the results of merged rows."""
@@ -160,15 +268,18 @@ class RunningAggregate(StreamOperator):
             changed = self._state.add(bundle)
             if changed is not None:
                 return changed
-            dense, self._state = (
-                self._state,
-                KeyedPartials(self._spec.key_columns, self._merges, self._memory),
-            )
+            dense, self._state = self._state, self._keyed_partials()
             for rows in dense.frozen()() if dense.keys else ():
                 self._state.add(as_table([rows]))
         return self._state.add(as_table(bundle))
 
+    def _keyed_partials(self) -> KeyedPartials:
+        return KeyedPartials(
+            self._spec.key_columns, self._merges, self._memory, time_column=self._expires
+        )
+
     def finish(self) -> None:
+        self._emit_held()
         if not self._updates:
             changes = self._changes is not None or self._spec.changes
             for rows in self._state.parts(self._at_once(PART_ROWS)):
@@ -184,6 +295,21 @@ class RunningAggregate(StreamOperator):
         self._waiting = []
 
 
+def kept_watermark(watermark_us: int, task: TaskInfo) -> list[tuple[int, int, int]]:
+    """Returns the items of union list state that `restored_watermark` reads."""
+    return [(task.subtask, task.parallelism, watermark_us)]
+
+
+def restored_watermark(items: Sequence[tuple[int, int, int]], task: TaskInfo) -> int:
+    """Returns the subtask's watermark; if the parallelism has changed, the latest one, up to which
+    keys may have been forgotten.
+    """
+    mine = (task.subtask, task.parallelism)
+    own = [watermark_us for *of, watermark_us in items if tuple(of) == mine]
+    every = [watermark_us for *_, watermark_us in items]
+    return max(own or every, default=FIRST_WATERMARK_US)
+
+
 class _Results(NamedTuple):
     keys: pa.RecordBatch  # that have changed
     results: pa.RecordBatch  # of those that have rows
@@ -191,6 +317,7 @@ class _Results(NamedTuple):
 
 def _analyze(step: AnalysisStep, spec: RunningAggregateSpec) -> AnalyzedOutput:
     schema = finished_schema(step)
+    _check_mode(step, spec, schema)
     if spec.changes or step.inputs[0].retracting:
         return AnalyzedOutput(
             schema=with_kind(schema),
@@ -202,13 +329,34 @@ def _analyze(step: AnalysisStep, spec: RunningAggregateSpec) -> AnalyzedOutput:
             ),
         )
     updating = None
-    if not step.batch:  # where each key has one row
+    if not step.batch and spec.mode != "append":  # where each key has one row
         updating = step.updating(
             when="a row for a key again whenever its values change",
             instead="make it emit changes that can be retracted: aggregate(..., changes=True),"
             " give it windows: key_by(...).window(...).aggregate(...)",
         )
     return AnalyzedOutput(schema=schema, updating=updating)
+
+
+def _check_mode(step: AnalysisStep, spec: RunningAggregateSpec, schema: pa.Schema) -> None:
+    what = f"{step.operator_name}: output mode {spec.mode!r}"
+    if (spec.mode != "update" or spec.expires or spec.at_barriers) and (
+        spec.changes or step.inputs[0].retracting
+    ):
+        raise FiresteelError(f"{what} is not supported for changes of rows; aggregate rows instead")
+    if spec.mode == "append" and not spec.expires:
+        raise FiresteelError(
+            f"{what} needs a key with event time, which determines when it is complete; group by a"
+            " column that has a watermark, or by a window of it"
+        )
+    if spec.expires:
+        check_keys(schema, spec.key_columns)
+        kind = schema.field(column_index(schema, spec.expires)).type
+        if spec.expires not in spec.key_columns or not pa.types.is_timestamp(kind):
+            raise FiresteelError(
+                f"{what}: keys expire by column {spec.expires!r} ({kind}), which must be one of the"
+                " key columns and a timestamp"
+            )
 
 
 KINDS = (OperatorKind(RunningAggregateSpec, _analyze, alone(RunningAggregate)),)

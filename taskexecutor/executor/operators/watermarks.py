@@ -1,11 +1,11 @@
-"""Assigns watermarks to a stream: by bounded out-of-orderness of a column, or by a function of the
-program. Also detects idleness.
+"""Assigns watermarks to a stream: by bounded out-of-orderness of a column, by a function of the
+program, or by Spark's rules. Also detects idleness.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from firesteel.column_names import column_index
 from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import StreamOperator
-from firesteel.operators import AssignWatermarksSpec
+from firesteel.operator import OperatorState, StreamOperator
+from firesteel.operators import AssignWatermarksSpec, EventTimeWatermarkSpec
+from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.operators.registry import OperatorKind, alone
@@ -97,9 +98,8 @@ class AssignWatermarks(StreamOperator):
         """Returns the time before which no rows will follow; None if it is unknown."""
         spec = self._spec
         if spec.function is None:
-            times = batch.column(column_index(batch.schema, spec.column))
-            latest = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
-            return None if latest is None else int(latest) - spec.max_out_of_orderness_us
+            latest_us = _latest_us(batch, spec.column)
+            return None if latest_us is None else latest_us - spec.max_out_of_orderness_us
         with self.context.time("python"):
             reached = spec.function(batch)
         return self._us(reached)
@@ -119,6 +119,82 @@ class AssignWatermarks(StreamOperator):
         return (aware - _EPOCH) // _MICROSECOND
 
 
+class EventTimeWatermark(StreamOperator):
+    """Emits the watermark of the rows so far each time that the input becomes idle, which all
+    subtasks do once the sources have caught up. Consumers wait for active subtasks, and take the
+    latest watermark when all are idle, so that it is that of all rows.
+    """
+
+    def __init__(self, spec: EventTimeWatermarkSpec) -> None:
+        self._spec = spec
+        self._latest_us: int | None = None  # event time
+        self._upstream_us: int | None = None  # watermark
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self._state: list[int] = state.list_state("latest event time")
+        self._latest_us = max(self._state, default=None)
+
+    def open(self) -> None:
+        policy = self.context.config.get(MULTIPLE_WATERMARK_POLICY, "min")
+        self._choose: Callable[[Iterable[int]], int] = max if policy == "max" else min
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        self._state[:] = [] if self._latest_us is None else [self._latest_us]
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self.output.emit(batch)
+        if not self._spec.column:
+            return
+        latest_us = _latest_us(batch, self._spec.column)
+        if latest_us is not None and (self._latest_us is None or latest_us > self._latest_us):
+            self._latest_us = latest_us
+            if self._spec.eagerly:
+                self._advance()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark == MAX_WATERMARK:  # the sources have been read to their ends
+            self._advance()
+        elif self._spec.combined:
+            self._upstream_us = watermark.timestamp_us
+            if self._spec.eagerly:
+                self._advance()
+
+    def process_status(self, status: StreamStatus) -> None:
+        if status.idle:
+            self._advance()
+        self.output.emit_status(status)
+
+    def _advance(self) -> None:
+        if not self._spec.column:
+            self.output.emit_watermark(MAX_WATERMARK)
+            return
+        known = [] if self._latest_us is None else [self._watermark_us(self._latest_us)]
+        if self._spec.combined:
+            known += [] if self._upstream_us is None else [self._upstream_us]
+            if len(known) < 2 and self._choose is min:
+                return
+        if known:  # the output drops watermarks that do not advance
+            self.output.emit_watermark(Watermark(self._choose(known)))
+
+    def _watermark_us(self, latest_us: int) -> int:
+        return latest_us // 1_000 * 1_000 - self._spec.delay_us // 1_000 * 1_000
+
+
+def _latest_us(batch: pa.RecordBatch, column: str) -> int | None:
+    """Returns the latest event time; None if all are null."""
+    times = batch.column(column_index(batch.schema, column))
+    latest = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
+    return None if latest is None else int(latest)
+
+
+def _analyze_event_time(step: AnalysisStep, spec: EventTimeWatermarkSpec) -> AnalyzedOutput:
+    if spec.column and step.input_schema is not None:
+        check_time_column(step, f"watermark of {spec.column!r}", spec.column, step.input_schema)
+    return AnalyzedOutput(schema=step.input_schema)
+
+
 def _analyze(step: AnalysisStep, spec: AssignWatermarksSpec) -> AnalyzedOutput:
     if spec.column and step.input_schema is not None:
         check_time_column(
@@ -127,4 +203,7 @@ def _analyze(step: AnalysisStep, spec: AssignWatermarksSpec) -> AnalyzedOutput:
     return AnalyzedOutput(schema=step.input_schema)
 
 
-KINDS = (OperatorKind(AssignWatermarksSpec, _analyze, alone(AssignWatermarks)),)
+KINDS = (
+    OperatorKind(AssignWatermarksSpec, _analyze, alone(AssignWatermarks)),
+    OperatorKind(EventTimeWatermarkSpec, _analyze_event_time, alone(EventTimeWatermark)),
+)

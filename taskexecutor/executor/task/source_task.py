@@ -65,6 +65,8 @@ class SourceTask:
         if not self._head.poll():
             self.max_wait_s = None
             return Step.END
+        if self._source.reports_idle and self._source.caught_up:
+            self._head.report_idle()
         if not self._source.waiting:
             return Step.MORE
         self.max_wait_s = self._source.poll_interval_s

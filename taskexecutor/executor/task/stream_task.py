@@ -38,6 +38,7 @@ from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import (
     HeldSplit,
+    NoSplitYet,
     SplitAssigned,
     SplitsExhausted,
     ToOperator,
@@ -173,7 +174,7 @@ class StreamTask:
         assigned before it.
         """
         mail = functools.partial(self._deliver, operator_id, message)
-        if isinstance(message, SplitAssigned | SplitsExhausted):
+        if isinstance(message, SplitAssigned | SplitsExhausted | NoSplitYet):
             self._mailbox.put_between(mail)
         else:
             self._mailbox.put(mail)

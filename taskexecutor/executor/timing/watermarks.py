@@ -13,8 +13,11 @@ MAX_WATERMARK.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
+from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 
 ValveEvent = Watermark | StreamStatus
 _NOTHING: tuple[ValveEvent, ...] = ()
@@ -123,6 +126,60 @@ class WatermarkValve:
             return _NOTHING
         self._output_us = timestamp_us
         return (Watermark(timestamp_us),)
+
+
+class QueryWatermark(WatermarkValve):
+    """Combines inputs that have separate watermarks into the watermark of a query: the minimum or
+    the maximum of all inputs, whether or not they are idle. An input without a watermark has the
+    least one.
+    """
+
+    __slots__ = ("_choose",)
+
+    def __init__(self, choose: Callable[[Iterable[int]], int]) -> None:
+        super().__init__(0)
+        self._choose = choose
+
+    def on_watermark(self, channel: int, timestamp_us: int) -> tuple[ValveEvent, ...]:
+        if timestamp_us <= self._watermarks_us[channel]:
+            return _NOTHING
+        self._watermarks_us[channel] = timestamp_us
+        return self._advance()
+
+    def on_status(self, channel: int, idle: bool) -> tuple[ValveEvent, ...]:
+        self._active[channel] = not idle
+        return self._advance()
+
+    def _advance(self) -> tuple[ValveEvent, ...]:
+        open_us = [each for each in self._watermarks_us if each != MAX_TIMESTAMP_US]
+        if not open_us:
+            return self._send_on(MAX_TIMESTAMP_US)
+        events = self._send_on(self._choose(open_us))
+        idle = not any(
+            active and not self._done(channel) for channel, active in enumerate(self._active)
+        )
+        if idle == self._output_idle:
+            return events
+        self._output_idle = idle
+        return (*events, StreamStatus(idle))
+
+
+def valve_of_inputs(policy: str) -> WatermarkValve:
+    """Returns a valve without channels for the inputs of an operator; `policy` is the value of
+    `firesteel.operators.watermarks.MULTIPLE_WATERMARK_POLICY`, or "".
+
+    Raises FiresteelError for an unknown policy.
+    """
+    if not policy:
+        return WatermarkValve(0)
+    if policy not in _POLICIES:
+        raise FiresteelError(
+            f"{MULTIPLE_WATERMARK_POLICY} is {policy!r}; it must be {' or '.join(_POLICIES)}"
+        )
+    return QueryWatermark(_POLICIES[policy])
+
+
+_POLICIES: dict[str, Callable[[Iterable[int]], int]] = {"min": min, "max": max}
 
 
 class MissingTime(FiresteelError):

@@ -16,6 +16,7 @@ from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
+    NoSplitYet,
     SplitAssigned,
     SplitRequested,
     SplitsExhausted,
@@ -208,9 +209,11 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     assert [ask_files(enumerator, A), ask_files(enumerator, B)] == [["b"], ["a"]], (
         "as listed: by time"
     )
-    assert enumerator.receive(A, 0, SplitRequested(received=1)) == ()
-    assert enumerator.receive(A, 0, SplitRequested(received=1)) == (), "sent again, it waits once"
-    assert enumerator.receive(B, 1, SplitRequested(received=1)) == ()
+    assert enumerator.receive(A, 0, SplitRequested(received=1)) == (NoSplitYet(),)
+    assert enumerator.receive(A, 0, SplitRequested(received=1)) == (NoSplitYet(),), (
+        "sent again, it waits once"
+    )
+    assert enumerator.receive(B, 1, SplitRequested(received=1)) == (NoSplitYet(),)
     assert enumerator.next_deadline() == 11.0
     assert not enumerator.tick(10.5)
     assert enumerator.tick(11.0)
@@ -243,7 +246,7 @@ def test_a_watched_directory_resumes_from_a_checkpoint() -> None:
     for restored in (enumerator, of_another_master):
         restored.restore(snapshot)
         assert ask_files(restored, B) == ["b"], "a is in the reader's snapshot"
-        assert restored.receive(B, 0, SplitRequested(received=1)) == ()
+        assert restored.receive(B, 0, SplitRequested(received=1)) == (NoSplitYet(),)
         assert restored.paths_listed(files("a", "b", "c"), 13.0) == [
             (B, SplitAssigned(number=1, split_json=split_json("c"), place=2))
         ], "new since the checkpoint"
@@ -255,7 +258,7 @@ def test_splits_of_an_ended_attempt_go_to_those_that_wait() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     enumerator.paths_listed(files("a"), 0.0)
     ask(enumerator, A)
-    assert enumerator.receive(B, 1, SplitRequested(received=0)) == ()
+    assert enumerator.receive(B, 1, SplitRequested(received=0)) == (NoSplitYet(),)
     enumerator.attempt_ended(A)
     assert enumerator.paths_listed([], 1.0) == [
         (B, SplitAssigned(number=0, split_json=split_json("a")))

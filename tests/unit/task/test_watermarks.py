@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,8 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
-from taskexecutor.executor.timing.watermarks import WatermarkValve
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.timing.watermarks import WatermarkValve, valve_of_inputs
 
 IDLE, ACTIVE = StreamStatus(True), StreamStatus(False)
 
@@ -141,3 +143,27 @@ def test_without_idleness_it_is_the_minimum(events: list[tuple[int, int]]) -> No
         valve.on_watermark(channel, timestamp_us)
         channel_us[channel] = max(channel_us[channel], timestamp_us)
         assert valve.watermark_us == min(channel_us)
+
+
+def test_idle_inputs_count_for_the_watermark_of_a_query() -> None:
+    valve = valve_of_inputs("min")
+    assert [valve.add_channel(), valve.add_channel()] == [0, 1]
+    assert valve.on_watermark(0, 100) == ()
+    assert valve.on_status(0, True) == ()
+    assert valve.on_watermark(1, 50) == (Watermark(50),)
+    assert valve.on_status(1, True) == (IDLE,)
+    assert valve.on_status(1, False) == (ACTIVE,)
+    assert valve.on_watermark(1, 70) == (Watermark(70),)
+    assert valve.on_watermark(1, 170) == (Watermark(100),)
+
+
+def test_the_latest_input_may_decide_for_a_query() -> None:
+    valve = valve_of_inputs("max")
+    valve.add_channel()
+    valve.add_channel()
+    assert valve.on_watermark(0, 100) == (Watermark(100),)
+    assert valve.on_watermark(1, 50) == ()
+    assert valve.on_watermark(1, MAX_TIMESTAMP_US) == (), "it has ended"
+    assert valve.on_watermark(0, MAX_TIMESTAMP_US) == (MAX_WATERMARK,)
+    with pytest.raises(FiresteelError, match=r"multipleWatermarkPolicy is 'avg'; it must be min"):
+        valve_of_inputs("avg")

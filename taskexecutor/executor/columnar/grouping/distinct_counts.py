@@ -36,6 +36,7 @@ class DistinctCounts:
         memory: ColumnMemory = IN_MEMORY,
     ) -> None:
         self._key_columns = key_columns
+        self._memory = memory
         self._keys = KeyIndex(memory)
         self._values = {name: _Values(memory) for name, how in merges.items() if how == DISTINCT}
 
@@ -81,6 +82,18 @@ class DistinctCounts:
             return pa.table([*columns, column], names=[*self._key_columns, _VALUE])
 
         return rows
+
+    def only(self, choose: Callable[[pa.Table], pa.Table]) -> DistinctCounts:
+        """Returns the values of some keys: those of the rows, as `frozen` makes them, that `choose`
+        returns.
+        """
+        chosen = DistinctCounts(
+            self._key_columns, dict.fromkeys(self._values, DISTINCT), self._memory
+        )
+        for name in self._values:
+            if (rows := self.frozen(name)()) is not None:
+                chosen.restore(name, choose(rows))
+        return chosen
 
     def restore(self, name: str, rows: pa.Table) -> None:
         """Restores the values of a column that has none."""

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
 from taskexecutor.executor.column_memory import IN_MEMORY
-from taskexecutor.executor.columnar.grouping.columns import as_array
+from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.grouping import Groups, Ints
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
+from taskexecutor.executor.columnar.grouping.key_times import KeyTimes, instants
 from taskexecutor.executor.columnar.grouping.merging import merge_column, merge_partials
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, chosen, taken
 from taskexecutor.executor.numbers import as_numpy
@@ -28,14 +29,20 @@ LOG_ROWS = 262_144  # allowed number of outdated rows in the log, if greater tha
 
 
 class KeyedPartials:
-    """One merged partial row per key."""
+    """One merged partial row per key. With `time_column`, a key column with timestamps, keys expire
+    when `expire` passes their time; they must not be added again afterwards.
+    """
 
     def __init__(
         self,
         key_columns: tuple[str, ...],
         merges: Mapping[str, str],
         memory: ColumnMemory = IN_MEMORY,
+        *,
+        time_column: str = "",
     ) -> None:
+        self._time_column = time_column
+        self._times = KeyTimes(memory) if time_column else None
         self._key_columns = key_columns
         self._merges = merges
         self._names = [*key_columns, *merges]
@@ -47,7 +54,7 @@ class KeyedPartials:
 
     @property
     def keys(self) -> int:
-        return self._index.count
+        return self._index.count - (0 if self._times is None else self._times.expired)
 
     @property
     def row_bytes(self) -> int:
@@ -63,6 +70,10 @@ class KeyedPartials:
             bundle = self._joined(bundle, old, self._read(self._places[numbers[old]]))
         if self._index.count > len(self._places):
             self._places = self._memory.grown(self._places, self._index.count)
+        if self._times is not None:
+            new = np.flatnonzero(numbers >= known)
+            times = bundle.column(self._time_column).take(pa.array(new))
+            self._times.set(numbers[new], instants(times))
         self._places[numbers] = np.arange(self._log_rows, self._log_rows + bundle.num_rows)
         self._log.add(bundle)
         self._log_rows += bundle.num_rows
@@ -86,20 +97,50 @@ class KeyedPartials:
             self._log_rows += len(latest)
             start += piece.num_rows
 
+    def expire(self, until_us: int) -> Ints:
+        """Returns the numbers of the keys that expire by this time, for `parts_of`."""
+        assert self._times is not None
+        return self._times.expire(until_us)
+
+    @property
+    def wasteful(self) -> bool:
+        """Whether it should be replaced by `without_expired`."""
+        return self._times is not None and self._times.wasteful
+
+    def without_expired(self) -> KeyedPartials:
+        """Returns the same rows without the memory of expired keys."""
+        live = KeyedPartials(
+            self._key_columns, self._merges, self._memory, time_column=self._time_column
+        )
+        for rows in self.parts(LOG_ROWS):
+            live.add(as_table([rows]))
+        return live
+
     def rows(self) -> pa.RecordBatch:
         """Returns the rows of all keys."""
-        return self._read(self._places[: self._index.count])
+        return self._read(self._live_places())
 
     def parts(self, most: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows of all keys, at most `most` at a time."""
-        for start in range(0, self._index.count, most):
-            yield self._read(self._places[start : min(start + most, self._index.count)])
+        places = self._live_places()
+        for start in range(0, len(places), most):
+            yield self._read(places[start : start + most])
+
+    def parts_of(self, numbers: Ints, most: int) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of these keys, at most `most` at a time."""
+        for start in range(0, len(numbers), most):
+            yield self._read(self._places[numbers[start : start + most]])
+
+    def _live_places(self) -> Ints:
+        places: Ints = self._places[: self._index.count]
+        return places if self._times is None else places[self._times.live()]
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Returns a function that makes the current rows, in any thread."""
         pieces, memory = self._log.pieces, self._memory
-        places = memory.empty(self._index.count, np.int64)
-        places[:] = self._places[: len(places)]
+        live = self._live_places()
+        places = memory.empty(len(live), np.int64)
+        places[:] = live
         return lambda: chosen(pieces, places, memory)
 
     def _read(self, places: Ints) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ been read to its end for that time. A partition with unread records is never idl
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -95,3 +95,28 @@ class PartitionWatermarks(Generic[Key]):
             return []
         self._reached_us = watermark_us
         return [Watermark(watermark_us)]
+
+
+class PartitionEnds(Generic[Key]):
+    """Finds out when a source has read everything that was available. Under a steady load, this is
+    never true of all partitions at the same moment; so each must have been read to its end since
+    the last time.
+    """
+
+    def __init__(self) -> None:
+        self._at_end: set[Key] = set()
+        self._reached: set[Key] = set()  # since the last time
+
+    def rows(self, partition: Key) -> None:
+        self._at_end.discard(partition)
+
+    def reached(self, partition: Key) -> None:
+        self._at_end.add(partition)
+        self._reached.add(partition)
+
+    def all_reached(self, partitions: Collection[Key]) -> bool:
+        """Returns whether all of these have been read to their ends, and if so starts over."""
+        if not all(each in self._at_end or each in self._reached for each in partitions):
+            return False
+        self._reached.clear()
+        return True

@@ -44,7 +44,10 @@ from taskexecutor.executor.connectors.kafka.discovery import (
 )
 from taskexecutor.executor.connectors.kafka.fetcher import Fetched, Fetcher
 from taskexecutor.executor.connectors.kafka.metadata import Metadata
-from taskexecutor.executor.connectors.kafka.partition_watermarks import PartitionWatermarks
+from taskexecutor.executor.connectors.kafka.partition_watermarks import (
+    PartitionEnds,
+    PartitionWatermarks,
+)
 from taskexecutor.executor.connectors.kafka.partitions import (
     VERSION,
     Listing,
@@ -124,6 +127,7 @@ class KafkaReading(SourceOperator):
         self._by_checkpoint: dict[int, dict[Partition, int]] = {}
         self._started = False
         self._reading: set[Partition] = set()  # assigned to the consumer
+        self._ends: PartitionEnds[Partition] = PartitionEnds()
         self._rest: Fetched | None = None  # beyond the budget
         self._budget: int | None = None  # records until the next checkpoint; None: no limit
         self._shares = (0, 0)  # partitions of this subtask, and of all
@@ -281,6 +285,13 @@ class KafkaReading(SourceOperator):
         self.waiting = False
         return True
 
+    @property
+    def caught_up(self) -> bool:
+        """Also true if the records of this checkpoint have been read."""
+        if self._budget is not None and self._budget <= 0:
+            return True
+        return self._ends.all_reached(self._reading)
+
     def _sleep(self) -> bool:
         """Waits for records, or until the next partition becomes idle."""
         now_s = self._now_s()
@@ -305,6 +316,7 @@ class KafkaReading(SourceOperator):
             if progress is not None and offset >= progress.next:
                 progress.next = offset  # markers of transactions may precede the end
                 self._times.read_to_end(partition, now_s)
+                self._ends.reached(partition)
                 self._end(progress)
         self._advance(now_s)
         if fetched.suspects:
@@ -364,6 +376,7 @@ class KafkaReading(SourceOperator):
             if time_us is not None and (progress.time_us is None or time_us > progress.time_us):
                 progress.time_us = time_us
             self._times.rows(run.partition, time_us)
+            self._ends.rows(run.partition)
             self._end(progress)
 
     def _wanted(self, records: Records, generation: int) -> tuple[Records, list[Progress]]:

@@ -18,10 +18,11 @@ from firesteel.common.checkpoints.key_group_content import (
 )
 from firesteel.common.ids import OperatorId
 from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
-from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, Watermark
+from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.operators import WatermarkAlignmentSpec
+from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from taskexecutor.executor.operator_factory import check_checkpointed
 from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext
@@ -30,7 +31,7 @@ from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.metrics import OperatorMetrics
 from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers, Timer
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
-from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
+from taskexecutor.executor.timing.watermarks import ValveEvent, valve_of_inputs
 
 _POSITION = "firesteel.position"  # the list state that holds a source's position
 
@@ -85,7 +86,8 @@ class ChainNode:
         self.context = context
         self.watermark_alignment = watermark_alignment  # of the source whose output this is
         self.state: TaskOperatorState | None = None
-        self._valve = WatermarkValve(0)  # one channel per producer, over all inputs
+        # One channel per producer, over all inputs.
+        self._valve = valve_of_inputs(environment.config.get(MULTIPLE_WATERMARK_POLICY, ""))
         self._producers = [0] * inputs  # per input: the number of producers that have not ended
         self._ended = [False] * inputs
         self._must_close = False
@@ -220,6 +222,12 @@ class ChainNode:
         """Lets a source emit rows. Returns whether more may follow."""
         assert isinstance(self.operator, SourceOperator)
         return self.operator.poll(0.0)
+
+    @_attributed
+    def report_idle(self) -> None:
+        """Marks the output of a source as idle, after all rows that it has read."""
+        self.operator.flush()
+        self.output.emit_status(StreamStatus(True))
 
     @_attributed
     def flush(self) -> None:
