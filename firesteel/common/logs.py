@@ -63,7 +63,6 @@ class _Stderr:
 _STDERR = _Stderr()
 
 
-get_logger = structlog.get_logger
 _process_names: dict[str, str] = {}
 _own: list[str] = []  # the name of this process
 
@@ -110,6 +109,34 @@ def configure(process: str, level: str | int = "INFO") -> Any:
     bind_process()
     _own[:] = [name]
     return structlog.get_logger()
+
+
+class _Logger:
+    """A logger of structlog that writes to stderr as long as nobody has configured structlog, which
+    then writes to stdout: the output of a command or of a user's program.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._configured = structlog.get_logger(*names)
+        self._unconfigured = structlog.wrap_logger(
+            structlog.WriteLogger(cast(TextIO, _STDERR)),
+            processors=[
+                structlog.contextvars.merge_contextvars,
+                structlog.stdlib.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.format_exc_info,
+                _render,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._configured if structlog.is_configured() else self._unconfigured, name)
+
+
+def get_logger(*names: str) -> Any:
+    """Returns a logger for a module that also runs in processes which do not call `configure`."""
+    return _Logger(*names)
 
 
 def bind_process(**names: str) -> None:

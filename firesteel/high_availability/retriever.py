@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from firesteel.common.leader import NO_EPOCH, Leader, Office
+from firesteel.common.logs import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Retriever:

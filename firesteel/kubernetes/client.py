@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
-import structlog
 
 from firesteel.common.backoff import Backoff
+from firesteel.common.logs import get_logger
 from firesteel.kubernetes.access.cluster_access import ClusterAccess
 from firesteel.kubernetes.errors import Gone, KubernetesError, TooManyRequests, Unavailable
 from firesteel.kubernetes.resources import ACCESS_REVIEWS, EVENTS, PODS, Object, Resource, Target
@@ -22,7 +22,7 @@ from firesteel.kubernetes.resources import name_of as _name_of
 from firesteel.kubernetes.transport import Request, Transport
 from firesteel.kubernetes.watch import WatchEvent, watch_events
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
 TOTAL_TIMEOUT_S = 30.0

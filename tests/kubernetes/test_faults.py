@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -286,3 +289,24 @@ async def test_a_missing_permission_makes_the_reflector_fail_with_its_role(
     reflector = Reflector(client, CONFIG_MAPS, settings=replace(PATIENT, stale_after_s=5))
     with pytest.raises(ReflectorStale, match=r'(?s)User .* cannot watch.*verbs: \["watch"\]'):
         await asyncio.wait_for(reflector.run(), PATIENCE_S)
+
+
+def test_a_command_reports_repeated_requests_on_stderr(
+    api_server: ApiServer, tmp_path: Path
+) -> None:
+    api_server.fail(Fault(verb="get", resource="deployments", code=503))
+    command = [sys.executable, "-m", "firesteel", "cluster", "stop", "-t", "kubernetes-session"]
+    ran = subprocess.run(
+        [*command, "-D", "kubernetes.cluster-id=orders"],
+        env={
+            **os.environ,
+            "KUBECONFIG": str(api_server.kubeconfig),
+            "HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1 and ran.stdout == ""
+    assert 'event="repeating a request to Kubernetes"' in ran.stderr
+    assert "there is no cluster orders" in ran.stderr

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf.message import DecodeError
 
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.bearer import (
     AUTHORIZATION,
     CALL_KINDS,
@@ -32,7 +32,7 @@ from firesteel.common.security.roles import Identity, Role
 from firesteel.common.security.tokens import ExpiredToken, TokenVerifier
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _MAX_ADDRESS_CHARS = 100
 _HOW_TO = (

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import grpc
-import structlog
 
 from firesteel.common.backoff import Backoff
 from firesteel.common.leader import FixedLeader, Leader, LeaderRetriever, wait_for_leader
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.server import aio_channel
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
-import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.logs import get_logger
 from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
 from firesteel.common.security.folder import security_directory
 from firesteel.common.security.job_keys import JobKeys, past_epoch
@@ -31,7 +31,7 @@ from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import TokenIssuer, TokenVerifier
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 VALID_S = 86_400.0  # of tokens
 # A channel keeps its certificate, and needs it whenever it connects again.

@@ -9,12 +9,12 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-import structlog
 from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.recipe.watchers import DataWatch
 
 from firesteel.common.leader import LeaderRetriever, Office
+from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
 from firesteel.high_availability.retriever import Retriever
 from firesteel.high_availability.zookeeper.ensemble import (
@@ -24,7 +24,7 @@ from firesteel.high_availability.zookeeper.ensemble import (
 )
 from firesteel.high_availability.zookeeper.nodes import decode
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 READ_TIMEOUT_S = 2.0
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, assert_never
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.errors import FiresteelError
 from firesteel.kubernetes.client import KubernetesClient
@@ -37,7 +36,7 @@ from firesteel.kubernetes.reflector.core import (
 from firesteel.kubernetes.resources import Object, Resource
 from firesteel.kubernetes.watch import WatchEvent, WatchEventType
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ReflectorStale(FiresteelError):

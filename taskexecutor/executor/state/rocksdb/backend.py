@@ -346,7 +346,7 @@ class RocksDbSnapshot:
         self.empty = empty
         self.number = number
         self.layer = layer  # the newest layer that belongs to it
-        # Of its databases, once made, and the databases that made it; None if there is no state.
+        # The folder with its databases, and those that made it; None: not made, or no state.
         self.path: Path | None = None
         self.databases: Databases | None = None
         self.released = False

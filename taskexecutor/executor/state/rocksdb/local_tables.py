@@ -2,7 +2,7 @@
 
 A table never changes, so a link to the file that a task has written or restored is as good as the
 checkpoint's file. A task that restores the table here, in this process or in another one, links it
-and does not read the checkpoint. What is missing is read from the checkpoint.
+and does not read the checkpoint. Missing tables are read from the checkpoint.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LocalTables:
             for name, file in handle.tables:
                 if (name_here := _name(file)) not in named:
                     named.add(name_here)
-                    with suppress(OSError):  # it is there already, or has to be read once more
+                    with suppress(OSError):  # it is there already, or is read again when it is needed
                         os.link(folder / name, self._directory / name_here)
             self._remove_old(self._directory)
 
