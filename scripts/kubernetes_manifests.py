@@ -27,6 +27,7 @@ from firesteel.kubernetes.resources import (
     CONFIG_MAPS,
     ROLE_BINDINGS,
     ROLES,
+    SECRETS,
     SERVICE_ACCOUNTS,
     Object,
 )
@@ -112,6 +113,8 @@ def _of_flink(base: Mapping[tuple[str, str], Object]) -> Iterator[Object]:
         each = copy.deepcopy(base[kind, name])
         each["metadata"] = {"name": FLINK}
         each.pop("automountServiceAccountToken", None)  # Flink's pods do not request it
+        if "rules" in each:  # any Deployment, but no Secret
+            each["rules"] = [r for r in each["rules"] if r["resources"] != [SECRETS.plural]]
         for rule in each.get("rules", ()):
             rule.pop("resourceNames", None)
         for subject in each.get("subjects", ()):

@@ -112,8 +112,8 @@ def configure(process: str, level: str | int = "INFO") -> Any:
 
 
 class _Logger:
-    """A logger of structlog that writes to stderr as long as nobody has configured structlog, which
-    then writes to stdout: the output of a command or of a user's program.
+    """A logger of structlog that writes to stderr also while structlog is not configured: by
+    default, it writes to stdout, which is the output of a command or of a user's program.
     """
 
     def __init__(self, *names: str) -> None:

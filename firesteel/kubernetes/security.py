@@ -3,7 +3,7 @@
     <id>-masters         all keys of the cluster
     <id>-taskexecutors   public keys, the secret of the jobs' keys, and an authority that signs for
                          TaskExecutors and slots only
-    <id>-metrics         the token and the certificate of Prometheus
+    <id>-metrics         the token and the certificate of Prometheus, which the masters renew
 
 The first two also have the secret values of the configuration, as JSON in FIRESTEEL_SECRETS. A pod
 mounts the keys read-only as its `security.directory`, and its processes sign their certificates in
@@ -38,7 +38,7 @@ DIRECTORY = "/etc/firesteel-security"  # in pods; below no other mount
 METRICS = "metrics"
 _VOLUME = "firesteel-security"
 _MODE = 0o400  # with the pod's fsGroup: 0440
-_METRICS_VALID_S = 365 * 86_400.0
+_METRICS_VALID_S = 365 * 86_400.0  # the masters renew them after half of it
 _MADE = ("authority.pem", "authority.key", "tokens.pem", "tokens.key", "jobs.key")
 _INTERMEDIATE = ("taskexecutors.pem", "taskexecutors.key")
 _FILES = {
@@ -86,6 +86,15 @@ def cluster_secrets(
         if data:
             secrets.append(_secret(cluster_id, holder, data))
     return ClusterSecrets(secrets=secrets, client=files.get("client", {}))
+
+
+def renewed_metrics(keys: Keys, existing: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Returns new credentials of Prometheus, signed with the keys of the masters; nothing if these
+    keys verify the existing token, and it is valid for more than half of its time.
+    """
+    token = existing.get("metrics.token", b"").decode(errors="replace").strip()
+    fresh = keys.is_fresh(token, valid_s=_METRICS_VALID_S)
+    return {} if fresh else keys.metrics_files(valid_s=_METRICS_VALID_S)
 
 
 def pod_security(conf: Configuration, holder: str) -> PodSecurity:
@@ -200,9 +209,11 @@ def _with_folder(conf: Configuration, path: Path) -> Configuration:
 async def read_keys(client: KubernetesClient, conf: Configuration) -> dict[str, bytes]:
     """Returns the content of the Secret of the masters. Raises KubernetesError."""
     name = secret_name(cluster_id_of(conf), MASTERS)
-    found = await client.get(SECRETS_RESOURCE, name)
-    data = found.get("data") or {}
-    return {key: base64.b64decode(text) for key, text in data.items()}
+    return data_of(await client.get(SECRETS_RESOURCE, name))
+
+
+def data_of(secret: Object) -> dict[str, bytes]:
+    return {key: base64.b64decode(text) for key, text in (secret.get("data") or {}).items()}
 
 
 async def client_configuration(client: KubernetesClient, conf: Configuration) -> Configuration:

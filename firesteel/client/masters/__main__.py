@@ -12,6 +12,7 @@ import structlog
 from firesteel.client.cluster.children import Children
 from firesteel.client.masters.leadership import Leadership
 from firesteel.client.masters.loopback import Relay
+from firesteel.client.masters.metrics_secret import MetricsSecret
 from firesteel.client.masters.output import Output
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.config.configuration import CONF_DIR
@@ -100,6 +101,8 @@ async def main(
         if RESOURCE_MANAGER in services and (pod := os.environ.get("POD_NAME")):
             leadership = Leadership(process.conf, pod=pod, host=process.host)
             tasks.append(asyncio.create_task(leadership.run()))
+        if DISPATCHER in services and "POD_NAME" in os.environ:
+            tasks.append(asyncio.create_task(MetricsSecret(process.conf).run()))
         if DISPATCHER in services and not is_loopback_host(process.host):
             tasks.append(asyncio.create_task(Relay(process.host, _ports(process)).run()))
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

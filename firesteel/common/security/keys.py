@@ -106,22 +106,32 @@ class Keys(SecurityFolder):
         """Replaces the tokens of the folder of which more than half of the time is over."""
         for name in () if self.holder else _TOKENS:
             if not self.is_fresh(self.token(name)):
-                self._write_token(name)
                 if name == "metrics.token":
-                    self._write_metrics_certificate()
+                    self.write_metrics(valid_s=TOKENS_VALID_S)
+                else:
+                    self._write_token(name)
 
-    def is_fresh(self, token: str) -> bool:
+    def is_fresh(self, token: str, valid_s: float = TOKENS_VALID_S) -> bool:
         """Whether the token is one of the cluster, and valid for more than half of the time."""
         try:
             expires_s = self.verifier().verify(token).expires_s
         except (InvalidToken, ExpiredToken):
             return False
-        return expires_s - self._now_s() >= TOKENS_VALID_S / 2
+        return expires_s - self._now_s() >= valid_s / 2
 
     def write_metrics(self, *, valid_s: float) -> None:
         """Replaces the credentials of Prometheus."""
-        self._write_token("metrics.token", valid_s)
-        self._write_metrics_certificate(valid_s)
+        for name, content in self.metrics_files(valid_s=valid_s).items():
+            self.write(name, content)
+
+    def metrics_files(self, *, valid_s: float) -> dict[str, bytes]:
+        """Returns new credentials of Prometheus."""
+        made = self.authority().certify("metrics", Role.VIEWER, hosts=(), valid_s=valid_s)
+        return {
+            "metrics.token": self._new_token("metrics.token", valid_s),
+            "metrics.key": made.key,
+            "metrics.pem": made.certificate,
+        }
 
     def job_keys(self, job_id: str, epoch: int) -> JobKeys:
         return job_keys.issue(self.read("jobs.key"), job_id, epoch, now_s=self._now_s())
@@ -168,7 +178,7 @@ class Keys(SecurityFolder):
             if not (self.path / name).exists():
                 self._write_token(name)
         if not self._has_pair("metrics.pem", "metrics.key"):
-            self._write_metrics_certificate()
+            self.write_metrics(valid_s=TOKENS_VALID_S)
 
     def _has_pair(self, public: str, private: str) -> bool:
         """Whether both files exist. Raises UnusableSecurityFolder if the private key is missing:
@@ -180,15 +190,12 @@ class Keys(SecurityFolder):
             raise self.unusable(private, "is missing")
         return True
 
-    def _write_token(self, name: str, valid_s: float = TOKENS_VALID_S) -> None:
-        subject = name.removesuffix(".token")
-        token = self.issuer().issue(subject, _TOKENS[name], valid_s=valid_s)
-        self.write(name, f"{token}\n".encode())
+    def _write_token(self, name: str) -> None:
+        self.write(name, self._new_token(name, TOKENS_VALID_S))
 
-    def _write_metrics_certificate(self, valid_s: float = TOKENS_VALID_S) -> None:
-        made = self.authority().certify("metrics", Role.VIEWER, hosts=(), valid_s=valid_s)
-        self.write("metrics.key", made.key)
-        self.write("metrics.pem", made.certificate)
+    def _new_token(self, name: str, valid_s: float) -> bytes:
+        subject = name.removesuffix(".token")
+        return f"{self.issuer().issue(subject, _TOKENS[name], valid_s=valid_s)}\n".encode()
 
 
 class _PublicKeys:

@@ -14,10 +14,12 @@ from firesteel.kubernetes.resources import (
     PODS,
     ROLE_BINDINGS,
     ROLES,
+    SECRETS,
     SERVICE_ACCOUNTS,
     Object,
     Resource,
 )
+from firesteel.kubernetes.security import METRICS, secret_name
 
 # The rules of the Role of masters: the resource, its subresource, the verbs.
 RULES: Sequence[tuple[Resource, str, Sequence[str]]] = (
@@ -26,6 +28,7 @@ RULES: Sequence[tuple[Resource, str, Sequence[str]]] = (
     (EVENTS, "", ("get", "list", "create")),
     (LEASES, "", ("get", "list", "watch", "create", "update")),
     (DEPLOYMENTS, "", ("get", "patch", "delete")),
+    (SECRETS, "", ("get", "patch")),
 )
 
 
@@ -40,13 +43,17 @@ def permissions(settings: ClusterSettings) -> list[Object]:
     if settings.pod.service_account:
         return []
     name = service_account_of(settings)
+    single = {  # the only objects of their kinds that the masters may access
+        DEPLOYMENTS: settings.cluster_id,
+        SECRETS: secret_name(settings.cluster_id, METRICS),
+    }
     rules = [
         {
             "apiGroups": [resource.group],
             "resources": ["/".join(filter(None, (resource.plural, subresource)))],
             "verbs": list(verbs),
         }
-        | ({"resourceNames": [settings.cluster_id]} if resource is DEPLOYMENTS else {})
+        | ({"resourceNames": [single[resource]]} if resource in single else {})
         for resource, subresource, verbs in RULES
     ]
     subject = {"kind": SERVICE_ACCOUNTS.kind, "name": name}

@@ -88,6 +88,8 @@ def test_masters_are_restricted_and_use_the_api() -> None:
     rules = found["Role/orders-masters"]["rules"]
     (deployments,) = [rule for rule in rules if rule["resources"] == ["deployments"]]
     assert deployments["resourceNames"] == ["orders"], "no other Deployment"
+    (secrets,) = (rule for rule in rules if rule["resources"] == ["secrets"])
+    assert secrets["resourceNames"] == ["orders-metrics"], "no other Secret"
 
 
 def test_a_configured_service_account_needs_no_role() -> None:

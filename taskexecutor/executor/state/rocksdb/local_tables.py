@@ -47,7 +47,7 @@ class LocalTables:
             for name, file in handle.tables:
                 if (name_here := _name(file)) not in named:
                     named.add(name_here)
-                    with suppress(OSError):  # it is there already, or is read again when it is needed
+                    with suppress(OSError):  # it exists, or is read from the checkpoint
                         os.link(folder / name, self._directory / name_here)
             self._remove_old(self._directory)
 
