@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ class Spark:
 
         for name in _REMOTE_VARIABLES:
             os.environ.pop(name, None)
+        # Python functions of queries run with it, here and in slots.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder
         for key, value in self._settings.items():
             builder = builder.config(key, value)

@@ -1,0 +1,95 @@
+"""Reads and builds Catalyst plans in the front's JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from firesteel.plan.catalyst_plan import CatalystPlan, alias, items, seq, serialized
+
+_NOT_IN_NAMES = re.compile(r"\W+")
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
+
+
+class Catalyst:
+    """Functions over Catalyst's classes of one JVM. Plans, expressions and attributes are Java
+    objects.
+    """
+
+    def __init__(self, jvm: Any) -> None:
+        self.jvm = jvm
+        self.logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+        self.expressions = jvm.org.apache.spark.sql.catalyst.expressions
+
+    def seq(self, elements: Iterable[Any]) -> Any:
+        return seq(self.jvm, elements)
+
+    def leaf(self, attributes: Sequence[Any]) -> Any:
+        """Returns the leaf of a stretch: a relation without rows and with these columns."""
+        nothing = self.jvm.scala.Option.apply(None)
+        return self.logical.LocalRelation(
+            self.seq(attributes), self.seq([]), False, nothing
+        )
+
+    def project(self, expressions: Sequence[Any], child: Any) -> Any:
+        return self.logical.Project(self.seq(expressions), child)
+
+    def named(self, expression: Any, name: str) -> Any:
+        """Returns `expression` as a new column `name`."""
+        nothing = self.jvm.scala.Option.apply(None)
+        ids = self.expressions.NamedExpression.newExprId()
+        return self.expressions.Alias(
+            expression, name, ids, self.seq([]), nothing, self.seq([])
+        )
+
+    def renamed(self, attribute: Any, name: str) -> Any:
+        return alias(self.jvm, attribute, attribute, name)
+
+    def field(self, struct: Any, index: int) -> Any:
+        return self.expressions.GetStructField(struct, index, self.jvm.scala.Option.apply(None))
+
+    def struct(self, fields: Sequence[tuple[str, Any]]) -> Any:
+        parts = [
+            part for name, value in fields for part in (self.expressions.Literal.apply(name), value)
+        ]
+        return self.expressions.CreateNamedStruct(self.seq(parts))
+
+    def stretch(self, plan: Any) -> CatalystPlan:
+        """Returns the plan, with one leaf, as a function for slots. Raises Py4JJavaError if it has
+        a part that cannot be serialised.
+        """
+        return serialized(self.jvm, plan, plan.treeString())
+
+
+def kind(plan: Any) -> str:
+    """Returns the name of the node's class, such as "Project"."""
+    name: str = plan.getClass().getSimpleName()
+    return name
+
+
+def children(plan: Any) -> list[Any]:
+    return items(plan.children())
+
+
+def output(plan: Any) -> list[Any]:
+    return items(plan.output())
+
+
+def column_name(attribute: Any) -> str:
+    """Returns a name for the attribute that no other column of the query has."""
+    text = _NOT_IN_NAMES.sub("_", attribute.name())[:40]
+    return f"{text}_{attribute.exprId().id()}"
+
+
+def delay_ms(attribute: Any) -> int | None:
+    """Returns the delay of the watermark if the attribute is an event time of the query."""
+    metadata = attribute.metadata()
+    key = "spark.watermarkDelayMs"
+    return int(metadata.getLong(key)) if metadata.contains(key) else None
+
+
+def is_window(attribute: Any) -> bool:
+    """Whether the attribute is the struct `window` or `session_window`."""
+    metadata = attribute.metadata()
+    return metadata.contains("spark.timeWindow") or metadata.contains("spark.sessionWindow")

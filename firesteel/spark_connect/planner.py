@@ -1,0 +1,409 @@
+"""Makes a Firesteel stream of a streaming query that Spark has analysed.
+
+The planner walks the analysed plan. Nodes without state become stretches, which slots run on Spark;
+a node with state becomes a Firesteel operator between two stretches. Columns of the streams are
+named by the expression ids of their attributes, so that equal names do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from firesteel.datastream import DataStream
+from firesteel.environment import Environment
+from firesteel.errors import InvalidProgram
+from firesteel.operators import DropDuplicatesSpec, PartialWindowAggregateSpec, RunningAggregateSpec
+try:
+    from firesteel.operators import StreamingWatermarkSpec
+except ImportError: pass
+from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
+from firesteel.plan.catalyst_plan import CatalystPlan, items
+from firesteel.spark_connect.catalyst import (
+    Catalyst,
+    children,
+    column_name,
+    delay_ms,
+    is_window,
+    kind,
+    output,
+)
+from firesteel.spark_connect.sources import source_of
+
+OutputMode = Literal["append", "update", "complete"]
+
+# Nodes that treat each row by itself; Spark runs them in the slots.
+_ROW_BY_ROW = frozenset(
+    ("Project", "Filter", "Expand", "Generate", "MapInPandas", "PythonMapInArrow", "MapInArrow")
+)
+# Nodes that only name or describe their child.
+_TRANSPARENT = frozenset(
+    ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
+)
+# Nodes that need all rows: allowed above the aggregate of a query in complete mode.
+_WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStream:
+    """A streaming query as a stream without a sink.
+
+    `per_batch` is the part of the query that needs all rows of a batch, such as the order of a
+    complete result: the sink applies it.
+    """
+
+    environment: Environment
+    stream: DataStream
+    schema: Any  # StructType of the query, after `per_batch`
+    per_batch: CatalystPlan | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """A stream and the stretch that is still to be applied to it.
+
+    `attributes` are those of the stream's columns `names`; `plan` has them as its leaf.
+    """
+
+    stream: DataStream
+    attributes: list[Any]
+    names: list[str]
+    plan: Any
+
+
+class Planner:
+    """Plans one query. `batches`: aggregates emit each key once per batch, not once per bundle."""
+
+    def __init__(
+        self,
+        jvm: Any,
+        environment: Environment,
+        *,
+        output_mode: OutputMode,
+        batches: bool,
+    ) -> None:
+        self._catalyst = Catalyst(jvm)
+        self._jvm = jvm
+        self._environment = environment
+        self._output_mode = output_mode
+        self._batches = batches
+        self._nodes: dict[str, Callable[[Any], _Flow]] = {
+            "EventTimeWatermark": self._watermark,
+            "Aggregate": self._aggregate,
+            "Deduplicate": self._deduplicate,
+            "DeduplicateWithinWatermark": self._deduplicate,
+            "Distinct": self._deduplicate,
+            "Union": self._union,
+            "StreamingRelation": self._source,
+            "StreamingRelationV2": self._source,
+        }
+
+    def planned(self, plan: Any) -> PlannedStream:
+        """Returns the stream of an analysed plan. Raises InvalidProgram for what cannot run, and
+        Py4JJavaError with Spark's reason for what Spark itself refuses.
+        """
+        catalyst = self._catalyst
+        self._check(plan)
+        plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+        wanted = [attribute.name() for attribute in output(plan)]
+        if len({name.lower() for name in wanted}) < len(wanted):
+            twice = sorted({n for n in wanted if [w.lower() for w in wanted].count(n.lower()) > 1})
+            raise InvalidProgram(
+                f"the query has several columns named {', '.join(map(repr, twice))}: give each a"
+                " different name"
+            )
+        below, above = self._split_whole(plan)
+        flow = self._flow(below)
+        if above is None:
+            return self._result(self._cut(flow, names=wanted), plan, None)
+        flow = self._cut(flow)
+        leaf = catalyst.leaf(flow.attributes)
+        return self._result(flow, plan, catalyst.stretch(above(leaf)))
+
+    def _result(self, flow: _Flow, plan: Any, per_batch: CatalystPlan | None) -> PlannedStream:
+        from pyspark.sql.types import StructType
+
+        schema = StructType.fromJson(_json(plan.schema().json()))
+        return PlannedStream(
+            environment=self._environment, stream=flow.stream, schema=schema, per_batch=per_batch
+        )
+
+    def _check(self, plan: Any) -> None:
+        """Raises Spark's AnalysisException for a query that Spark refuses in the output mode."""
+        catalyst = self._jvm.org.apache.spark.sql.catalyst
+        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
+        mode = getattr(modes, self._output_mode.capitalize())()
+        catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+
+    def _split_whole(self, plan: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+        """Returns the part of the plan below the lowest node that needs all rows, and a function
+        that puts the others on a leaf; None if there are none.
+        """
+        chain, node, lowest = [], plan, -1
+        while len(children(node)) == 1:
+            if kind(node) in _WHOLE:
+                lowest = len(chain)
+            chain.append(node)
+            (node,) = children(node)
+        if lowest < 0 or self._output_mode != "complete":
+            return plan, None
+        (below,) = children(chain[lowest])
+
+        def above(leaf: Any) -> Any:
+            for each in reversed(chain[: lowest + 1]):
+                if kind(each) not in _TRANSPARENT:
+                    leaf = each.withNewChildren(self._catalyst.seq([leaf]))
+            return leaf
+
+        return below, above
+
+    # -- nodes
+
+    def _flow(self, plan: Any) -> _Flow:
+        name = kind(plan)
+        if name in _TRANSPARENT:
+            return self._flow(children(plan)[0])
+        if name in _ROW_BY_ROW:
+            flow = self._flow(children(plan)[0])
+            return replace(flow, plan=plan.withNewChildren(self._catalyst.seq([flow.plan])))
+        node = self._nodes.get(name)
+        if node is None:
+            raise InvalidProgram(
+                f"the query has the operator {name}, which streaming queries cannot have here:\n"
+                f"{plan.simpleStringWithNodeId()[:300]}"
+            )
+        return node(plan)
+
+    def _source(self, plan: Any) -> _Flow:
+        stream, names = source_of(self._jvm, self._environment, plan)
+        return self._on(stream, output(plan), names)
+
+    def _watermark(self, plan: Any) -> _Flow:
+        flow = self._cut(self._flow(children(plan)[0]))
+        time = plan.eventTime().exprId()
+        attributes = output(plan)
+        name = next(
+            name
+            for name, attribute in zip(flow.names, attributes, strict=True)
+            if attribute.exprId().equals(time)
+        )
+        delay_us = plan.delay().months * 31 * 86_400_000_000  # as Spark counts them
+        delay_us += plan.delay().days * 86_400_000_000 + plan.delay().microseconds
+        spec = StreamingWatermarkSpec(column=name, delay_us=delay_us)
+        stream = flow.stream.operator(f"Watermark({plan.eventTime().name()})", spec)
+        return self._on(stream, attributes, flow.names)
+
+    def _union(self, plan: Any) -> _Flow:
+        attributes = output(plan)
+        names = [column_name(each) for each in attributes]
+        flows = [self._cut(self._flow(child), names=names) for child in children(plan)]
+        first, *others = (flow.stream for flow in flows)
+        return self._on(first.union(*others), attributes, names)
+
+    def _deduplicate(self, plan: Any) -> _Flow:
+        flow = self._cut(self._flow(children(plan)[0]))
+        name = kind(plan)
+        by_id = {each.exprId().id(): name for each, name in zip(flow.attributes, flow.names)}
+        keys = flow.attributes if name == "Distinct" else items(plan.keys())
+        columns = tuple(by_id[key.exprId().id()] for key in keys)
+        spec = self._duplicates(flow, keys, columns, within=name == "DeduplicateWithinWatermark")
+        stream = flow.stream.key_by(*columns)._add(
+            f"DropDuplicates({', '.join(key.name() for key in keys)})", spec
+        )
+        return self._on(stream, output(plan), flow.names)
+
+    def _duplicates(
+        self, flow: _Flow, keys: Sequence[Any], columns: tuple[str, ...], *, within: bool
+    ) -> DropDuplicatesSpec:
+        timed = [
+            (attribute, name)
+            for attribute, name in zip(flow.attributes, flow.names, strict=True)
+            if delay_ms(attribute) is not None
+        ]
+        if within:
+            attribute, name = timed[0]
+            return DropDuplicatesSpec(
+                key_columns=columns,
+                time_column=name,
+                expires="delay",
+                delay_us=(delay_ms(attribute) or 0) * 1000,
+            )
+        keyed = next((name for _, name in timed if name in columns), "")
+        if not keyed:
+            return DropDuplicatesSpec(key_columns=columns)
+        return DropDuplicatesSpec(key_columns=columns, time_column=keyed, expires="time")
+
+    def _aggregate(self, plan: Any) -> _Flow:
+        """Computes keys and inputs in a stretch, aggregates them, and computes the results."""
+        catalyst = self._catalyst
+        physical = self._jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation
+        option = physical.unapply(plan)
+        if option.isEmpty():
+            raise InvalidProgram(
+                f"this aggregate cannot run on a stream: {plan.simpleStringWithNodeId()[:300]}"
+            )
+        found = option.get()
+        grouping, calls, results = items(found._1()), items(found._2()), items(found._3())
+        flow = self._flow(found._4())
+        keys = [_Key.of(catalyst, each) for each in grouping]
+        columns = [column for key in keys for column in key.columns]
+        inputs: list[Any] = []
+        expressions: list[str] = []
+        for call in calls:
+            expressions.append(self._call(call, inputs))
+        before = catalyst.project([*(e for _, e in columns), *inputs], flow.plan)
+        flow = self._cut_as(
+            replace(flow, plan=before),
+            [name for name, _ in columns] + [each.name() for each in inputs],
+        )
+        names = tuple(name for name, _ in columns)
+        if not names:  # one key for all rows
+            raise InvalidProgram("an aggregate without groups is not supported yet")
+        aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
+        for item in unsplittable(aggregates):
+            raise InvalidProgram(
+                f"{item.whole} would keep all rows of each group; use functions whose results can"
+                " be updated (count, sum, min, max, avg, stddev, approx_count_distinct, ...)"
+            )
+        expires = next((key.time for key in keys if key.time), "")
+        partial = PartialWindowAggregateSpec(
+            key_columns=names, window=None, time_column="", aggregates=aggregates
+        )
+        final = RunningAggregateSpec(
+            key_columns=names,
+            aggregates=aggregates,
+            mode=self._output_mode,
+            expires=expires if self._output_mode != "complete" else "",
+            emits="barrier" if self._batches else "bundle",
+        )
+        stream = flow.stream.key_by(*names)._add_in_two_halves(
+            f"Aggregate({', '.join(key.attribute.name() for key in keys)})", partial, final, uid=""
+        )
+        return self._after_aggregate(stream, keys, calls, results)
+
+    def _after_aggregate(
+        self, stream: DataStream, keys: Sequence[_Key], calls: Sequence[Any], results: Sequence[Any]
+    ) -> _Flow:
+        catalyst = self._catalyst
+        attributes = [part for key in keys for part in key.parts]
+        names = [name for key in keys for name, _ in key.columns]
+        attributes += [call.resultAttribute() for call in calls] or [_row_count(catalyst)]
+        names += [_result_name(call) for call in calls] or ["rows_"]
+        leaf = catalyst.leaf(attributes)
+        whole = catalyst.project(
+            [*(key.whole(catalyst) for key in keys), *(c.resultAttribute() for c in calls)], leaf
+        )
+        after = catalyst.project(results, whole)
+        return _Flow(stream=stream, attributes=attributes, names=names, plan=after)
+
+    def _call(self, call: Any, inputs: list[Any]) -> str:
+        """Returns an aggregate call as SQL over columns, which are added to `inputs`."""
+        catalyst = self._catalyst
+
+        def column(expression: Any) -> Any:
+            if expression.foldable():
+                return expression
+            name = f"input_{len(inputs)}"
+            inputs.append(catalyst.named(expression, name))
+            return inputs[-1].toAttribute()
+
+        function = call.aggregateFunction()
+        given = [column(each) for each in children(function)]
+        parts = [function.withNewChildren(catalyst.seq(given))]
+        if call.filter().isDefined():
+            parts.append(column(call.filter().get()))
+        text: str = call.withNewChildren(catalyst.seq(parts)).sql()
+        return f"{text} AS {_result_name(call)}"
+
+    # -- stretches
+
+    def _on(self, stream: DataStream, attributes: list[Any], names: list[str]) -> _Flow:
+        leaf = self._catalyst.leaf(attributes)
+        return _Flow(stream=stream, attributes=attributes, names=names, plan=leaf)
+
+    def _cut(self, flow: _Flow, names: Sequence[str] | None = None) -> _Flow:
+        """Adds the stretch of `flow` to the stream. Its columns get `names`."""
+        attributes = output(flow.plan)
+        if names is None:
+            if kind(flow.plan) == "LocalRelation":
+                return flow
+            names = [column_name(each) for each in attributes]
+        elif list(names) == flow.names and kind(flow.plan) == "LocalRelation":
+            return flow
+        return self._cut_as(flow, names)
+
+    def _cut_as(self, flow: _Flow, names: Sequence[str]) -> _Flow:
+        attributes = output(flow.plan)
+        columns = [
+            self._catalyst.renamed(attribute, name)
+            for attribute, name in zip(attributes, names, strict=True)
+        ]
+        stretch = self._catalyst.stretch(self._catalyst.project(columns, flow.plan))
+        stream = flow.stream.transform(stretch, name=_title(flow.plan))
+        return self._on(stream, attributes, list(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Key:
+    """A grouping expression as columns: a window is two, its start and end."""
+
+    attribute: Any
+    columns: list[tuple[str, Any]]  # names and expressions before the aggregate
+    parts: list[Any]  # their attributes after it
+    time: str = ""  # the column with the key's event time
+    window: bool = field(default=False)
+
+    @staticmethod
+    def of(catalyst: Catalyst, grouping: Any) -> _Key:
+        attribute = grouping.toAttribute()
+        name = column_name(attribute)
+        if not is_window(attribute):
+            return _Key(
+                attribute=attribute,
+                columns=[(name, grouping)],
+                parts=[attribute],
+                time=name if delay_ms(attribute) is not None else "",
+            )
+        parts = [
+            catalyst.named(catalyst.field(attribute, index), f"{name}_{part}")
+            for index, part in enumerate(("start", "end"))
+        ]
+        return _Key(
+            attribute=attribute,
+            columns=[(part.name(), part) for part in parts],
+            parts=[part.toAttribute() for part in parts],
+            time=parts[1].name() if delay_ms(attribute) is not None else "",
+            window=True,
+        )
+
+    def whole(self, catalyst: Catalyst) -> Any:
+        if not self.window:
+            return self.attribute
+        start, end = self.parts
+        struct = catalyst.struct([("start", start), ("end", end)])
+        from firesteel.plan.catalyst_plan import alias
+
+        return alias(catalyst.jvm, struct, self.attribute)
+
+
+def _result_name(call: Any) -> str:
+    return f"result_{call.resultId().id()}"
+
+
+def _row_count(catalyst: Catalyst) -> Any:
+    return catalyst.named(catalyst.expressions.Literal.apply(1), "rows_").toAttribute()
+
+
+def _title(plan: Any) -> str:
+    names = []
+    while children(plan):
+        names.append(kind(plan))
+        (plan,) = children(plan)
+    return ", ".join(reversed(names)) or "Rename"
+
+
+def _json(text: str) -> Any:
+    import json
+
+    return json.loads(text)

@@ -1,0 +1,142 @@
+"""Sources of streaming queries: from Spark's description of a source to Firesteel's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firesteel.connectors import FileSource, PythonSource, SequenceSource, Source, SocketSource
+from firesteel.connectors.kafka import KafkaSource
+from firesteel.datastream import DataStream
+from firesteel.environment import Environment
+from firesteel.errors import InvalidProgram
+from firesteel.plan.catalyst_plan import items
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "xml", "text", "binaryfile")
+# A new file is noticed after at most this time.
+WATCH = "500 ms"
+# Options of Spark's file source about when files are read, not how.
+_PACE = ("path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage")
+_REFUSED = {
+    "cleansource": "Firesteel does not remove or move the files that a query has read; do it by"
+    " their age, outside of the query",
+}
+
+
+def source_of(
+    jvm: Any, environment: Environment, relation: Any
+) -> tuple[DataStream, list[str]]:
+    """Returns the stream of a StreamingRelation or StreamingRelationV2, and the names of its
+    columns in the order of the relation's output.
+    """
+    names = [attribute.name() for attribute in items(relation.output())]
+    if relation.getClass().getSimpleName() == "StreamingRelation":
+        source = relation.dataSource()
+        options = _options(jvm, source.options())
+        format = str(source.className())
+        schema = _schema(relation.schema())
+        return _of_format(environment, format, options, schema), names
+    options = {str(key): str(value) for key, value in relation.extraOptions().items()}
+    format = str(relation.sourceName())
+    table = relation.table()
+    if table.getClass().getSimpleName() == "PythonTable" and format.lower() != "kafka":
+        return _python(environment, table, options, _schema(relation.schema())), names
+    return _of_format(environment, format, options, _schema(relation.schema())), names
+
+
+def _of_format(
+    environment: Environment, format: str, options: Mapping[str, str], schema: StructType
+) -> DataStream:
+    match format.lower():
+        case "rate" | "rate-v2":
+            return _rate(environment, options)
+        case "socket":
+            return _socket(environment, options)
+        case "kafka":
+            return environment.from_source(KafkaSource.from_spark_options(options))
+        case name if name in FILE_FORMATS:
+            return environment.from_source(_files(name, options, schema))
+    raise InvalidProgram(
+        f"readStream.format({format!r}): Firesteel reads streams of kafka, rate, socket, Python data"
+        f" sources and files ({', '.join(FILE_FORMATS)})"
+    )
+
+
+def _files(format: str, options: Mapping[str, str], schema: StructType) -> Source:
+    by_key = {key.lower(): value for key, value in options.items()}
+    for key, reason in _REFUSED.items():
+        if by_key.get(key, "off").lower() != "off":
+            raise InvalidProgram(f"the option cleanSource={by_key[key]!r}: {reason}")
+    if "path" not in by_key:
+        raise InvalidProgram("the source has no path: pass one to load(...)")
+    read = {key: value for key, value in options.items() if key.lower() not in _PACE}
+    return FileSource(by_key["path"], format=format, schema=schema, watch=WATCH, **read)
+
+
+def _rate(environment: Environment, options: Mapping[str, str]) -> DataStream:
+    by_key = {key.lower(): value for key, value in options.items()}
+    for key in by_key:
+        if key not in ("rowspersecond", "numpartitions", "rampuptime"):
+            raise InvalidProgram(f"format('rate') has no option {key!r}")
+    if by_key.get("rampuptime", "0s").strip("0 ") not in ("", "s"):
+        raise InvalidProgram("format('rate'): rampUpTime is not supported; omit it")
+    rate = float(by_key.get("rowspersecond", "1"))
+    numbers = environment.from_source(SequenceSource(0, rate_per_s=rate), name="Rate")
+    return numbers.transform(_Rated(time.time_ns() // 1_000, rate), name="Timestamps")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """Adds the time at which a row is due, as Spark's rate source does."""
+
+    start_us: int
+    rows_per_s: float
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        due = f"{self.start_us} + cast(value * {1e6 / self.rows_per_s!r}D as bigint)"
+        return frame.selectExpr(f"timestamp_micros({due}) AS timestamp", "value")
+
+
+def _socket(environment: Environment, options: Mapping[str, str]) -> DataStream:
+    by_key = {key.lower(): value for key, value in options.items()}
+    for key in ("host", "port"):
+        if key not in by_key:
+            raise InvalidProgram(f"format('socket') needs the option {key!r}")
+    lines = environment.from_source(SocketSource(by_key["host"], int(by_key["port"])))
+    if by_key.get("includetimestamp", "false").lower() == "true":
+        return lines.transform(_received, name="Timestamps")
+    return lines
+
+
+def _received(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("value", "current_timestamp() AS timestamp")
+
+
+def _python(
+    environment: Environment, table: Any, options: Mapping[str, str], schema: StructType
+) -> DataStream:
+    from pyspark import cloudpickle
+
+    source = table.source().source() if hasattr(table, "source") else table
+    pickled = bytes(source.dataSourceCls().command())
+    return environment.from_source(
+        PythonSource(cloudpickle.loads(pickled), dict(options), schema=schema)
+    )
+
+
+def _options(jvm: Any, options: Any) -> dict[str, str]:
+    found = jvm.scala.jdk.javaapi.CollectionConverters.asJava(options)
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def _schema(schema: Any) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(schema.json()))
