@@ -28,9 +28,7 @@ class Catalyst:
     def leaf(self, attributes: Sequence[Any]) -> Any:
         """Returns the leaf of a stretch: a relation without rows and with these columns."""
         nothing = self.jvm.scala.Option.apply(None)
-        return self.logical.LocalRelation(
-            self.seq(attributes), self.seq([]), False, nothing
-        )
+        return self.logical.LocalRelation(self.seq(attributes), self.seq([]), False, nothing)
 
     def project(self, expressions: Sequence[Any], child: Any) -> Any:
         return self.logical.Project(self.seq(expressions), child)
@@ -39,20 +37,19 @@ class Catalyst:
         """Returns `expression` as a new column `name`."""
         nothing = self.jvm.scala.Option.apply(None)
         ids = self.expressions.NamedExpression.newExprId()
-        return self.expressions.Alias(
-            expression, name, ids, self.seq([]), nothing, self.seq([])
-        )
+        return self.expressions.Alias(expression, name, ids, self.seq([]), nothing, self.seq([]))
 
     def renamed(self, attribute: Any, name: str) -> Any:
         return alias(self.jvm, attribute, attribute, name)
+
+    def literal(self, value: Any) -> Any:
+        return getattr(getattr(self.expressions, "Literal$"), "MODULE$").apply(value)
 
     def field(self, struct: Any, index: int) -> Any:
         return self.expressions.GetStructField(struct, index, self.jvm.scala.Option.apply(None))
 
     def struct(self, fields: Sequence[tuple[str, Any]]) -> Any:
-        parts = [
-            part for name, value in fields for part in (self.expressions.Literal.apply(name), value)
-        ]
+        parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))
 
     def stretch(self, plan: Any) -> CatalystPlan:
@@ -92,4 +89,4 @@ def delay_ms(attribute: Any) -> int | None:
 def is_window(attribute: Any) -> bool:
     """Whether the attribute is the struct `window` or `session_window`."""
     metadata = attribute.metadata()
-    return metadata.contains("spark.timeWindow") or metadata.contains("spark.sessionWindow")
+    return bool(metadata.contains("spark.timeWindow") or metadata.contains("spark.sessionWindow"))

@@ -7,19 +7,22 @@ named by the expression ids of their attributes, so that equal names do no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, cast
 
 from firesteel.datastream import DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
-from firesteel.operators import DropDuplicatesSpec, PartialWindowAggregateSpec, RunningAggregateSpec
-try:
-    from firesteel.operators import StreamingWatermarkSpec
-except ImportError: pass
+from firesteel.operators import (
+    DropDuplicatesSpec,
+    EventTimeWatermarkSpec,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+)
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
-from firesteel.plan.catalyst_plan import CatalystPlan, items
+from firesteel.plan.catalyst_plan import CatalystPlan, alias, items
 from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
@@ -30,8 +33,7 @@ from firesteel.spark_connect.catalyst import (
     output,
 )
 from firesteel.spark_connect.sources import source_of
-
-OutputMode = Literal["append", "update", "complete"]
+from firesteel.spark_connect.spark import Spark
 
 # Nodes that treat each row by itself; Spark runs them in the slots.
 _ROW_BY_ROW = frozenset(
@@ -72,6 +74,27 @@ class _Flow:
     plan: Any
 
 
+def stream_of(
+    spark: Spark,
+    user_id: str,
+    session_id: str,
+    relation: bytes,
+    *,
+    output_mode: str,
+    batches: bool,
+    configuration: Mapping[str, str],
+) -> PlannedStream:
+    """Plans a serialised `Relation` of a session, in a new environment with this configuration.
+
+    With `batches`, aggregates emit each key once per batch, not once per bundle. Raises
+    InvalidProgram for what cannot run, and Py4JJavaError for what Spark refuses.
+    """
+    plan = spark.analyzed(user_id, session_id, relation)
+    environment = Environment(configuration=dict(configuration))
+    planner = Planner(spark.jvm, environment, output_mode=output_mode, batches=batches)
+    return planner.planned(plan)
+
+
 class Planner:
     """Plans one query. `batches`: aggregates emit each key once per batch, not once per bundle."""
 
@@ -80,7 +103,7 @@ class Planner:
         jvm: Any,
         environment: Environment,
         *,
-        output_mode: OutputMode,
+        output_mode: str,
         batches: bool,
     ) -> None:
         self._catalyst = Catalyst(jvm)
@@ -105,7 +128,9 @@ class Planner:
         """
         catalyst = self._catalyst
         self._check(plan)
-        plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+        plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
+            True, False, False
+        ).apply(plan)
         wanted = [attribute.name() for attribute in output(plan)]
         if len({name.lower() for name in wanted}) < len(wanted):
             twice = sorted({n for n in wanted if [w.lower() for w in wanted].count(n.lower()) > 1})
@@ -124,7 +149,7 @@ class Planner:
     def _result(self, flow: _Flow, plan: Any, per_batch: CatalystPlan | None) -> PlannedStream:
         from pyspark.sql.types import StructType
 
-        schema = StructType.fromJson(_json(plan.schema().json()))
+        schema = StructType.fromJson(json.loads(plan.schema().json()))
         return PlannedStream(
             environment=self._environment, stream=flow.stream, schema=schema, per_batch=per_batch
         )
@@ -140,7 +165,8 @@ class Planner:
         """Returns the part of the plan below the lowest node that needs all rows, and a function
         that puts the others on a leaf; None if there are none.
         """
-        chain, node, lowest = [], plan, -1
+        chain: list[Any] = []
+        node, lowest = plan, -1
         while len(children(node)) == 1:
             if kind(node) in _WHOLE:
                 lowest = len(chain)
@@ -183,56 +209,49 @@ class Planner:
         flow = self._cut(self._flow(children(plan)[0]))
         time = plan.eventTime().exprId()
         attributes = output(plan)
-        name = next(
-            name
+        name, delay = next(
+            (name, delay_ms(attribute) or 0)
             for name, attribute in zip(flow.names, attributes, strict=True)
             if attribute.exprId().equals(time)
         )
-        delay_us = plan.delay().months * 31 * 86_400_000_000  # as Spark counts them
-        delay_us += plan.delay().days * 86_400_000_000 + plan.delay().microseconds
-        spec = StreamingWatermarkSpec(column=name, delay_us=delay_us)
+        spec = EventTimeWatermarkSpec(
+            column=name,
+            delay_us=delay * 1_000,
+            combined=_has(children(plan)[0], "EventTimeWatermark"),
+        )
         stream = flow.stream.operator(f"Watermark({plan.eventTime().name()})", spec)
         return self._on(stream, attributes, flow.names)
 
     def _union(self, plan: Any) -> _Flow:
         attributes = output(plan)
         names = [column_name(each) for each in attributes]
-        flows = [self._cut(self._flow(child), names=names) for child in children(plan)]
-        first, *others = (flow.stream for flow in flows)
+        first, *others = (
+            self._timed(plan, child, self._cut(self._flow(child), names=names))
+            for child in children(plan)
+        )
         return self._on(first.union(*others), attributes, names)
+
+    def _timed(self, plan: Any, child: Any, flow: _Flow) -> DataStream:
+        """Returns the stream of an input. Without a watermark it never holds back those of the
+        other inputs.
+        """
+        if not _has(plan, "EventTimeWatermark") or _has(child, "EventTimeWatermark"):
+            return flow.stream
+        return flow.stream.operator("No watermark", EventTimeWatermarkSpec())
 
     def _deduplicate(self, plan: Any) -> _Flow:
         flow = self._cut(self._flow(children(plan)[0]))
         name = kind(plan)
-        by_id = {each.exprId().id(): name for each, name in zip(flow.attributes, flow.names)}
+        by_id = {
+            each.exprId().id(): name for each, name in zip(flow.attributes, flow.names, strict=True)
+        }
         keys = flow.attributes if name == "Distinct" else items(plan.keys())
         columns = tuple(by_id[key.exprId().id()] for key in keys)
-        spec = self._duplicates(flow, keys, columns, within=name == "DeduplicateWithinWatermark")
+        spec = DropDuplicatesSpec(key_columns=columns)
         stream = flow.stream.key_by(*columns)._add(
             f"DropDuplicates({', '.join(key.name() for key in keys)})", spec
         )
         return self._on(stream, output(plan), flow.names)
-
-    def _duplicates(
-        self, flow: _Flow, keys: Sequence[Any], columns: tuple[str, ...], *, within: bool
-    ) -> DropDuplicatesSpec:
-        timed = [
-            (attribute, name)
-            for attribute, name in zip(flow.attributes, flow.names, strict=True)
-            if delay_ms(attribute) is not None
-        ]
-        if within:
-            attribute, name = timed[0]
-            return DropDuplicatesSpec(
-                key_columns=columns,
-                time_column=name,
-                expires="delay",
-                delay_us=(delay_ms(attribute) or 0) * 1000,
-            )
-        keyed = next((name for _, name in timed if name in columns), "")
-        if not keyed:
-            return DropDuplicatesSpec(key_columns=columns)
-        return DropDuplicatesSpec(key_columns=columns, time_column=keyed, expires="time")
 
     def _aggregate(self, plan: Any) -> _Flow:
         """Computes keys and inputs in a stretch, aggregates them, and computes the results."""
@@ -246,7 +265,7 @@ class Planner:
         found = option.get()
         grouping, calls, results = items(found._1()), items(found._2()), items(found._3())
         flow = self._flow(found._4())
-        keys = [_Key.of(catalyst, each) for each in grouping]
+        keys = [_Key.of(catalyst, each) for each in grouping or [self._all_rows()]]
         columns = [column for key in keys for column in key.columns]
         inputs: list[Any] = []
         expressions: list[str] = []
@@ -258,8 +277,6 @@ class Planner:
             [name for name, _ in columns] + [each.name() for each in inputs],
         )
         names = tuple(name for name, _ in columns)
-        if not names:  # one key for all rows
-            raise InvalidProgram("an aggregate without groups is not supported yet")
         aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
         for item in unsplittable(aggregates):
             raise InvalidProgram(
@@ -273,14 +290,18 @@ class Planner:
         final = RunningAggregateSpec(
             key_columns=names,
             aggregates=aggregates,
-            mode=self._output_mode,
+            mode=cast(Any, self._output_mode),
             expires=expires if self._output_mode != "complete" else "",
-            emits="barrier" if self._batches else "bundle",
+            at_barriers=self._batches,
         )
         stream = flow.stream.key_by(*names)._add_in_two_halves(
             f"Aggregate({', '.join(key.attribute.name() for key in keys)})", partial, final, uid=""
         )
         return self._after_aggregate(stream, keys, calls, results)
+
+    def _all_rows(self) -> Any:
+        """Returns the key of an aggregate without groups."""
+        return self._catalyst.named(self._catalyst.literal(1), "all_rows")
 
     def _after_aggregate(
         self, stream: DataStream, keys: Sequence[_Key], calls: Sequence[Any], results: Sequence[Any]
@@ -382,9 +403,11 @@ class _Key:
             return self.attribute
         start, end = self.parts
         struct = catalyst.struct([("start", start), ("end", end)])
-        from firesteel.plan.catalyst_plan import alias
-
         return alias(catalyst.jvm, struct, self.attribute)
+
+
+def _has(plan: Any, name: str) -> bool:
+    return kind(plan) == name or any(_has(child, name) for child in children(plan))
 
 
 def _result_name(call: Any) -> str:
@@ -392,7 +415,7 @@ def _result_name(call: Any) -> str:
 
 
 def _row_count(catalyst: Catalyst) -> Any:
-    return catalyst.named(catalyst.expressions.Literal.apply(1), "rows_").toAttribute()
+    return catalyst.named(catalyst.literal(1), "rows_").toAttribute()
 
 
 def _title(plan: Any) -> str:
@@ -401,9 +424,3 @@ def _title(plan: Any) -> str:
         names.append(kind(plan))
         (plan,) = children(plan)
     return ", ".join(reversed(names)) or "Rename"
-
-
-def _json(text: str) -> Any:
-    import json
-
-    return json.loads(text)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from firesteel.connectors import FileSource, PythonSource, SequenceSource, Source, SocketSource
+from firesteel.connectors import FileSource, PythonSource, SequenceSource, SocketSource, Source
 from firesteel.connectors.kafka import KafkaSource
 from firesteel.datastream import DataStream
 from firesteel.environment import Environment
@@ -30,9 +30,7 @@ _REFUSED = {
 }
 
 
-def source_of(
-    jvm: Any, environment: Environment, relation: Any
-) -> tuple[DataStream, list[str]]:
+def source_of(jvm: Any, environment: Environment, relation: Any) -> tuple[DataStream, list[str]]:
     """Returns the stream of a StreamingRelation or StreamingRelationV2, and the names of its
     columns in the order of the relation's output.
     """
@@ -64,8 +62,8 @@ def _of_format(
         case name if name in FILE_FORMATS:
             return environment.from_source(_files(name, options, schema))
     raise InvalidProgram(
-        f"readStream.format({format!r}): Firesteel reads streams of kafka, rate, socket, Python data"
-        f" sources and files ({', '.join(FILE_FORMATS)})"
+        f"readStream.format({format!r}): streams are read from kafka, rate, socket, data sources"
+        f" in Python, and files ({', '.join(FILE_FORMATS)})"
     )
 
 
@@ -76,7 +74,9 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
             raise InvalidProgram(f"the option cleanSource={by_key[key]!r}: {reason}")
     if "path" not in by_key:
         raise InvalidProgram("the source has no path: pass one to load(...)")
-    read = {key: value for key, value in options.items() if key.lower() not in _PACE}
+    read: dict[str, Any] = {
+        key: value for key, value in options.items() if key.lower() not in _PACE
+    }
     return FileSource(by_key["path"], format=format, schema=schema, watch=WATCH, **read)
 
 
