@@ -30,6 +30,18 @@ _WITHOUT_EFFECT = frozenset(
 _LOGIN = re.compile(
     r"\s*[\w.$]*\.(?:Plain|Scram)LoginModule\s+(?:required|requisite)\s+(.*?);?\s*", re.S
 )
+_BEARER = re.compile(
+    r"\s*[\w.$]*\.OAuthBearerLoginModule\s+(?:required|requisite)\s*(.*?);?\s*", re.S
+)
+# Of Java's login module for tokens, librdkafka's names.
+_CLIENT = {
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+# Classes of Java that get tokens as librdkafka does.
+_HANDLERS = ("OAuthBearerLoginCallbackHandler", "OAuthBearerUnsecuredLoginCallbackHandler")
 _OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))""")
 
 
@@ -41,10 +53,14 @@ def librdkafka_properties(what: str, properties: Mapping[str, str]) -> dict[str,
     for name, value in properties.items():
         if name == "sasl.jaas.config":
             found |= _credentials(what, value)
+        elif name == "sasl.login.callback.handler.class" and value.endswith(_HANDLERS):
+            continue
         elif name == "ssl.truststore.location":
             found["ssl.ca.location"] = _authority(what, value)
         elif name not in _WITHOUT_EFFECT:
             found[_RENAMED.get(name, name)] = value
+    if _TOKEN_ENDPOINT in found:
+        found.setdefault("sasl.oauthbearer.method", "oidc")
     return found
 
 
@@ -54,18 +70,33 @@ def _credentials(what: str, jaas: str) -> dict[str, str]:
             f"{what}: sasl.jaas.config cannot refer to a variable or file; set sasl.username and"
             " sasl.password instead"
         )
+    if match := _BEARER.fullmatch(jaas):
+        return _tokens(_options(match[1]))
     match = _LOGIN.fullmatch(jaas)
-    options = {
-        name: quoted or single or plain
-        for name, quoted, single, plain in _OPTION.findall(match[1] if match else "")
-    }
+    options = _options(match[1] if match else "")
     if "username" not in options or "password" not in options:
         raise InvalidProgram(
-            f"{what}: sasl.jaas.config has no username and password of a PlainLoginModule or"
-            " ScramLoginModule; for other mechanisms, set librdkafka's properties that start with"
-            " sasl."
+            f"{what}: sasl.jaas.config has neither username and password of a PlainLoginModule or"
+            " ScramLoginModule, nor an OAuthBearerLoginModule; for other mechanisms, set"
+            " librdkafka's properties that start with sasl."
         )
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
+
+
+def _options(text: str) -> dict[str, str]:
+    return {
+        name: quoted or single or plain for name, quoted, single, plain in _OPTION.findall(text)
+    }
+
+
+def _tokens(options: Mapping[str, str]) -> dict[str, str]:
+    principal = options.get("unsecuredLoginStringClaim_sub")
+    if principal is not None:  # for tests
+        return {
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": f"principal={principal}",
+        }
+    return {_CLIENT[name]: value for name, value in options.items() if name in _CLIENT}
 
 
 def _authority(what: str, location: str) -> str:

@@ -95,6 +95,34 @@ def test_properties_of_java_become_those_of_librdkafka() -> None:
     assert "s e" not in repr(source) and source.connection.shown["sasl.password"] != "s e"
 
 
+def test_logins_with_tokens_become_properties_of_librdkafka() -> None:
+    package = "org.apache.kafka.common.security.oauthbearer"
+    source = _source(
+        **{
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+            "kafka.sasl.oauthbearer.token.endpoint.url": "https://login/token",
+            "kafka.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required"
+            ' clientId="me" clientSecret="s e c r e t" scope="kafka";',
+        }
+    )
+    assert source.connection.properties == {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://login/token",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.secret": "s e c r e t",
+        "sasl.oauthbearer.scope": "kafka",
+    }
+    assert "s e c r e t" not in f"{source!r} {source.connection.shown}"
+    login = f"{package}.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=alice;"
+    unsigned = _source(**{"kafka.sasl.jaas.config": login})
+    assert unsigned.connection.properties == {
+        "enable.sasl.oauthbearer.unsecure.jwt": "true",
+        "sasl.oauthbearer.config": "principal=alice",
+    }
+
+
 @pytest.mark.parametrize(
     ("bounded", "options", "message"),
     [
@@ -110,7 +138,7 @@ def test_properties_of_java_become_those_of_librdkafka() -> None:
         (False, {"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger is '0'; use an integer from 1"),
         (False, {"kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is set by the source"),
         (False, {"kafka.ssl.truststore.location": "/a.jks"}, "export the certificates as PEM"),
-        (False, {"kafka.sasl.jaas.config": "x"}, "sasl.jaas.config has no username"),
+        (False, {"kafka.sasl.jaas.config": "x"}, "sasl.jaas.config has neither username"),
     ],
 )
 def test_wrong_options_are_refused(bounded: bool, options: Any, message: str) -> None:

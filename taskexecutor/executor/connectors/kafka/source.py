@@ -76,11 +76,7 @@ _log = structlog.get_logger("task")
 class KafkaSourceRuntime(SourceRuntime[KafkaSource]):
     def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         source = self.source
-        plan = clients.retried(
-            lambda: check_and_plan(source),
-            PATIENCE_S,
-            waiting=lambda _, pause_s: time.sleep(pause_s),
-        )
+        plan = check_and_plan(source)
         schema = decoded_schema(source.format, engine, metadata=source.metadata)
         return SourceAnalysis(
             schema=schema if plan is None else schema.with_metadata({_PLAN: plan.encoded}),
@@ -102,9 +98,13 @@ def check_and_plan(source: KafkaSource) -> Plan | None:
     FiresteelError.
     """
     topics = open_metadata(source)
-    listed = listing(source, topics)
-    starting_offsets.check(source, topics, listed)
-    return None if source.end is None else starting_offsets.planned(source, topics, listed)
+
+    def found() -> Plan | None:
+        listed = listing(source, topics)
+        starting_offsets.check(source, topics, listed)
+        return None if source.end is None else starting_offsets.planned(source, topics, listed)
+
+    return clients.retried(found, PATIENCE_S, waiting=lambda _, pause_s: time.sleep(pause_s))
 
 
 class KafkaReading(SourceOperator):

@@ -29,6 +29,7 @@ from taskexecutor.executor.connectors.kafka.clients import (
     resolved,
     retried,
 )
+from taskexecutor.executor.connectors.kafka.tokens import MECHANISM, Tokens, provider
 from taskexecutor.executor.connectors.kafka.verdicts import (
     UNKNOWN_OFFSET,
     Description,
@@ -58,6 +59,7 @@ class Transactions:
         self._patience_s = patience_s
         self._waiting = Waiting(cancelled)
         self._client: Any = None
+        self._tokens: Tokens | None = None  # with OAUTHBEARER
 
     def describe(self, transactional_id: str) -> Description | None:
         """Returns the coordinator's description; None if it does not know the id."""
@@ -207,14 +209,17 @@ class Transactions:
         )
 
     def _connected(self, deadline: float) -> Any:
+        if self._tokens is not None:
+            self._tokens.refresh()
         if self._client is None:
+            settings, self._tokens = _client_settings(self._connection, self._tokens)
             left_s = min(_TRY_S, max(1.0, deadline - time.monotonic()))
             logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors reach the caller
             self._client = _opened(
                 client_id="firesteel",
                 request_timeout_ms=round(_TRY_S * 1000),
                 bootstrap_timeout_ms=round(left_s * 1000),
-                **_client_settings(self._connection),
+                **settings,
             )
         return self._client
 
@@ -268,9 +273,11 @@ _SETTINGS = {
 }
 
 
-def _client_settings(connection: KafkaConnection) -> dict[str, Any]:
+def _client_settings(
+    connection: KafkaConnection, tokens: Tokens | None
+) -> tuple[dict[str, Any], Tokens | None]:
     """Returns librdkafka's properties under kafka-python's names, as far as they concern the
-    connection.
+    connection, and the tokens of earlier clients, or the first ones.
     """
     properties = resolved(connection.properties)
     settings: dict[str, Any] = {
@@ -281,4 +288,9 @@ def _client_settings(connection: KafkaConnection) -> dict[str, Any]:
             settings[name] = settings[name].upper()
     if properties.get("ssl.endpoint.identification.algorithm") == "none":
         settings["ssl_check_hostname"] = False
-    return {"bootstrap_servers": connection.bootstrap_servers.split(","), **settings}
+    if settings.get("sasl_mechanism") == MECHANISM:
+        if tokens is None:
+            tokens = Tokens(properties)
+            tokens.refresh()
+        settings["sasl_oauth_token_provider"] = provider(tokens)
+    return {"bootstrap_servers": connection.bootstrap_servers.split(","), **settings}, tokens
