@@ -12,6 +12,11 @@ class DropDuplicatesSpec(Spec):
     """Keeps the first row of each key, or the first within a time: a row is dropped if its event
     time is less than `within_us` from that of a kept row of its key, before or after it.
 
+    With `late_column`, by Spark's rules: rows with a time that is not after the watermark are late,
+    and a key is forgotten when the watermark has reached the time of its first row plus
+    `expires_after_us`. A row without a time is not late; its key is kept if the time is part of the
+    key, and otherwise expires as if the time were the epoch.
+
     Input and output: the rows.
     """
 
@@ -19,6 +24,8 @@ class DropDuplicatesSpec(Spec):
     time_column: str = ""  # empty if duplicates have no time
     time_shift_us: int = 0  # added to event time: -1 for the (exclusive) end of a window
     within_us: int = 0  # 0: forever
+    late_column: str = ""  # a timestamp; empty: no row is late
+    expires_after_us: int | None = None  # None: keys are kept forever
 
     uses_pandas = False
     counts_rows = True

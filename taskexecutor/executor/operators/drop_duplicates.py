@@ -1,29 +1,38 @@
-"""Removes duplicates: keeps the first row of each key, forever or within a time."""
+"""Removes duplicates: keeps the first row of each key, forever, within a time, or until the
+watermark has passed it.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from firesteel.column_names import column_index
-from firesteel.elements import Watermark
+from firesteel.column_names import column_index, same
+from firesteel.elements import MAX_WATERMARK, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import DropDuplicatesSpec
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.grouping import group as grouped
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex, hashable
+from taskexecutor.executor.columnar.grouping.key_times import NEVER_US, KeyTimes, instants
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.columns import event_times
+from taskexecutor.executor.operators.query_watermark import (
+    FIRST_WATERMARK_US,
+    kept_watermark,
+    restored_watermark,
+)
 from taskexecutor.executor.operators.registry import OperatorKind, alone
 
 # Kept rows expire in groups; `within` spans this many groups.
@@ -200,10 +209,133 @@ class DropDuplicates(StreamOperator):
         self._logs.clear()
 
 
+class DropDuplicatesByWatermark(StreamOperator):
+    """Numbers the keys, and forgets them by Spark's rules. The watermark is part of the state."""
+
+    computes = choose.GROUPING
+
+    def __init__(self, spec: DropDuplicatesSpec) -> None:
+        self._spec = spec
+        self._watermark_us = FIRST_WATERMARK_US
+        # Of the expiry of a row without a time.
+        self._null_us = NEVER_US if _same_name(spec.late_column, spec.key_columns) else 0
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._late = context.counter("numLateRecordsDropped")
+
+    def initialize_state(self, state: OperatorState) -> None:
+        spec, schema = self._spec, self.context.input_schemas[0]
+        types: list[pa.DataType] = []
+        if schema is not None:
+            types = [schema.field(column_index(schema, key)).type for key in spec.key_columns]
+        meaning = {
+            "types of the key": ", ".join(map(str, types)),
+            "time": f"{spec.late_column} + {spec.expires_after_us} us",
+        }
+        self._state = state.keyed_rows("rows", spec.key_columns, meaning)
+        self._watermarks = state.union_list_state("watermarks")
+        self._memory = state.columns
+        self._known, self._times = KeyIndex(self._memory), KeyTimes(self._memory)
+
+    def open(self) -> None:
+        self._watermark_us = restored_watermark(self._watermarks, self.context.task)
+        restored = self._state.restored()
+        if restored is None:
+            return
+        for batch in restored.to_batches(max_chunksize=_AT_ONCE):
+            numbers = self._known.numbers(batch.columns[:-1])
+            self._times.set(numbers, as_numpy(batch.column(batch.num_columns - 1)))
+        self._expire()
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        self._watermarks[:] = kept_watermark(self._watermark_us, self.context.task)
+        keys, names = self._known.frozen(), [*self._spec.key_columns, _TIME]
+        live = np.flatnonzero(self._times.live())
+        times = self._times.of(live)
+
+        def rows() -> pa.Table | None:
+            columns = keys()
+            if columns is None:
+                return None
+            numbers = pa.array(live)
+            return pa.table(
+                [*(column.take(numbers) for column in columns), pa.array(times)], names=names
+            )
+
+        self._state.keep(rows)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        times = batch.column(column_index(batch.schema, self._spec.late_column))
+        late = instants(times) <= self._watermark_us
+        if late.any():
+            self._late.inc(int(late.sum()))
+            batch, times = batch.filter(pa.array(~late)), times.filter(pa.array(~late))
+        if not batch.num_rows:
+            return
+        columns = [
+            batch.column(column_index(batch.schema, name)) for name in self._spec.key_columns
+        ]
+        rows, known = grouped(columns).first_rows(), self._known.count
+        first = pa.array(rows)
+        numbers = self._known.numbers([column.take(first) for column in columns])
+        new = numbers >= known
+        new[~new] = ~self._times.live(numbers[~new])
+        rows = rows[new]
+        self._times.set(numbers[new], self._expiries(times.take(pa.array(rows))))
+        self.output.emit(batch if len(rows) == batch.num_rows else _rows_of(batch, rows))
+
+    def _expiries(self, times: pa.Array) -> Ints:
+        after_us = self._spec.expires_after_us
+        if after_us is None:
+            return np.full(len(times), NEVER_US)
+        expiries = instants(times, self._null_us)
+        return np.where(expiries == NEVER_US, NEVER_US, expiries + after_us)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if watermark != MAX_WATERMARK and watermark.timestamp_us > self._watermark_us:
+            self._watermark_us = watermark.timestamp_us
+            self._expire()
+        self.output.emit_watermark(watermark)
+
+    def _expire(self) -> None:
+        self._times.expire(self._watermark_us)
+        if not self._times.wasteful:
+            return
+        live, known = np.flatnonzero(self._times.live()), self._known.frozen()()
+        times, self._times = self._times.of(live), KeyTimes(self._memory)
+        self._known = KeyIndex(self._memory)
+        for start in range(0, len(live), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            assert known is not None
+            numbers = self._known.numbers([column.take(pa.array(live[some])) for column in known])
+            self._times.set(numbers, times[some])
+        self._times.expire(self._watermark_us)
+
+    def close(self) -> None:
+        self._known, self._times = KeyIndex(), KeyTimes(IN_MEMORY)
+
+
+def _rows_of(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
+    """Returns these rows in the order of arrival."""
+    chosen = np.zeros(batch.num_rows, np.bool_)
+    chosen[rows] = True
+    return batch.filter(pa.array(chosen))
+
+
+def _same_name(name: str, others: Sequence[str]) -> bool:
+    return any(same(name, other) for other in others)
+
+
 def _analyze(step: AnalysisStep, spec: DropDuplicatesSpec) -> AnalyzedOutput:
-    if spec.time_column and step.input_schema is not None:
-        check_time_column(step, "drop_duplicates", spec.time_column, step.input_schema)
+    for column in filter(None, (spec.time_column, spec.late_column)):
+        if step.input_schema is not None:
+            check_time_column(step, "drop_duplicates", column, step.input_schema)
     return AnalyzedOutput(schema=step.input_schema)
 
 
-KINDS = (OperatorKind(DropDuplicatesSpec, _analyze, alone(DropDuplicates)),)
+def _create(spec: DropDuplicatesSpec) -> StreamOperator:
+    return DropDuplicatesByWatermark(spec) if spec.late_column else DropDuplicates(spec)
+
+
+KINDS = (OperatorKind(DropDuplicatesSpec, _analyze, alone(_create)),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from firesteel.column_names import column_index
 from firesteel.common.units import MIB
 from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator, TaskInfo
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.analysis.checks import check_keys
@@ -35,13 +34,17 @@ from taskexecutor.executor.columnar.grouping.retraction import LastResults, Retr
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.aggregates import finished_schema
 from taskexecutor.executor.operators.columns import with_kind
+from taskexecutor.executor.operators.query_watermark import (
+    FIRST_WATERMARK_US,
+    kept_watermark,
+    restored_watermark,
+)
 from taskexecutor.executor.operators.registry import OperatorKind, alone
 from taskexecutor.executor.runtime_mode import is_batch
 
 # Waiting partial rows; if all state is in memory, at least twice the number of keys.
 BUNDLE_ROWS = 262_144
 PART_ROWS = 65_536  # rows of a batch's results
-FIRST_WATERMARK_US = 0  # Spark's watermark before any row
 MOST_BYTES = 64 * MIB  # state that a bundle or a part affects, if state is paged
 
 
@@ -293,21 +296,6 @@ class RunningAggregate(StreamOperator):
 
     def close(self) -> None:
         self._waiting = []
-
-
-def kept_watermark(watermark_us: int, task: TaskInfo) -> list[tuple[int, int, int]]:
-    """Returns the items of union list state that `restored_watermark` reads."""
-    return [(task.subtask, task.parallelism, watermark_us)]
-
-
-def restored_watermark(items: Sequence[tuple[int, int, int]], task: TaskInfo) -> int:
-    """Returns the subtask's watermark; if the parallelism has changed, the latest one, up to which
-    keys may have been forgotten.
-    """
-    mine = (task.subtask, task.parallelism)
-    own = [watermark_us for *of, watermark_us in items if tuple(of) == mine]
-    every = [watermark_us for *_, watermark_us in items]
-    return max(own or every, default=FIRST_WATERMARK_US)
 
 
 class _Results(NamedTuple):
