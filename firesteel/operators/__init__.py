@@ -21,6 +21,7 @@ from firesteel.operators.assigners import (
     TumblingSpec,
     WindowSpec,
 )
+from firesteel.operators.batches import BatchesSpec
 from firesteel.operators.connectors import SinkSpec, SourceSpec
 from firesteel.operators.custom import CustomSpec
 from firesteel.operators.dataframes import ApplySpec, TransformSpec
@@ -64,6 +65,7 @@ __all__ = [
     "ApplySpec",
     "AsOfSpec",
     "AssignWatermarksSpec",
+    "BatchesSpec",
     "BroadcastProcessSpec",
     "CoMapInArrowSpec",
     "CoProcessSpec",

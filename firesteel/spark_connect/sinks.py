@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
 from firesteel.connectors import (
+    CollectSink,
     DiscardSink,
     FileSink,
     ForeachBatchSink,
@@ -28,6 +29,7 @@ from firesteel.connectors import (
     Sink,
 )
 from firesteel.errors import InvalidProgram
+from firesteel.operators import BatchesSpec
 from firesteel.plan.local_modules import local_module
 from firesteel.spark_connect.functions import (
     Console,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from firesteel.datastream import DataStream
+    from firesteel.datastream import DataStream, DataStreamSink
     from firesteel.environment import Environment
 
 MODES = ("append", "update", "complete")
@@ -104,7 +106,7 @@ class QuerySink:
     check: Callable[[StructType], None] = lambda _: None
     names: frozenset[str] = frozenset()  # among which are the modules of its function
 
-    def add_to(self, planned: PlannedStream, completed: str = "") -> None:
+    def add_to(self, planned: PlannedStream, completed: str = "") -> DataStreamSink:
         """Adds the sink to a planned stream. `completed` is the URI of a directory in which
         completed batches are recorded, so that no restart repeats one; empty: the query has no
         checkpointLocation. Raises Refused if the columns do not fit.
@@ -117,9 +119,12 @@ class QuerySink:
             if planned.per_batch is not None:
                 function = OnBatches(sink.function, planned.per_batch)
                 sink = ForeachBatchSink(function, sink.consecutive, sink.completed)
-            stream.sink_to(sink, uid=UID).set_parallelism(1)
-        else:
-            stream.sink_to(sink, uid=UID)
+            return stream.sink_to(sink, uid=UID).set_parallelism(1)
+        if planned.per_batch is not None or self.memory:
+            spec = BatchesSpec(function=planned.per_batch, marks=bool(self.memory))
+            stream = stream.operator("Batches", spec, uid=f"{UID}-batches").set_parallelism(1)
+            return stream.sink_to(sink, uid=UID).set_parallelism(1)  # in this order
+        return stream.sink_to(sink, uid=UID)
 
 
 def sink_of(request: WriteStreamOperationStart, trigger: Trigger) -> QuerySink:
@@ -153,6 +158,8 @@ def sink_of(request: WriteStreamOperationStart, trigger: Trigger) -> QuerySink:
             )
         case "kafka":
             return _kafka(request, mode)
+        case "memory":
+            return _memory(request, mode)
         case _ if name in _FILES:
             return _files(request, mode, name, options)
         case _:
@@ -233,6 +240,21 @@ def _console(
         output_mode=mode,
         batches=True,
         sink=lambda completed: ForeachBatchSink(Console(rows, truncate), True, completed),
+    )
+
+
+def _memory(request: WriteStreamOperationStart, mode: str) -> QuerySink:
+    _refuse_partitions(request, "memory")
+    if not request.query_name:
+        raise Refused(
+            "queryName must be specified for memory sink.", condition="_LEGACY_ERROR_TEMP_1194"
+        )
+    return QuerySink(
+        description="MemorySink",
+        output_mode=mode,
+        batches=True,
+        memory=request.query_name,
+        sink=lambda _: CollectSink(),
     )
 
 

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from firesteel.connectors import FileSink, ForeachBatchSink, ForeachRowsSink
+from firesteel.operators.batches import BATCH, CHECKPOINT, BatchesSpec
 from firesteel.spark_connect.functions import Console
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch, ForeachRows
 from taskexecutor.executor.connectors.runtime import sink_runtime
+from taskexecutor.executor.operators.batches import Batches as BatchesOperator
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.integration.conftest import Slot
 
@@ -191,3 +193,60 @@ def test_text_files_have_one_column_of_strings(engine: SparkEngine, tmp_path: Pa
     harness.close()
     with pytest.raises(Exception, match="writes exactly one"):
         sink_runtime(FileSink("/tmp", format="text")).analyze(batch.schema)
+
+
+# ---- batches
+
+MARKED = pa.schema([("n", pa.int64()), (BATCH, pa.int64()), (CHECKPOINT, pa.int64())])
+
+
+def rows(harness: OperatorHarness) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in harness.rows()]
+
+
+def test_marks_follow_the_rows_of_a_batch(engine: SparkEngine) -> None:
+    def opened(restored: RestoredOperatorState | None = None) -> OperatorHarness:
+        return OperatorHarness(
+            BatchesOperator(BatchesSpec(marks=True)),
+            [NUMBERS],
+            output_schema=MARKED,
+            spark=engine.session,
+            checkpoints=True,
+            restored=restored,
+        ).open()
+
+    harness = opened()
+    harness.process(numbers(1))
+    harness.process(numbers(2))
+    harness.checkpoint(3)
+    state = harness.checkpoint(4)
+    assert rows(harness) == [
+        *[(1, None, None), (2, None, None), (None, 0, 3)],
+        (None, None, 4),
+    ]
+    harness = opened(state)
+    harness.process(numbers(5))
+    harness.checkpoint(6)
+    harness.process(numbers(6))
+    harness.end()
+    assert rows(harness) == [(5, None, None), (None, 1, 6), (6, None, None), (None, 2, None)]
+
+
+def test_a_function_gets_all_rows_of_a_batch(engine: SparkEngine) -> None:
+    spec = BatchesSpec(function=lambda frame: frame.orderBy("n").limit(2))
+    harness = OperatorHarness(
+        BatchesOperator(spec),
+        [NUMBERS],
+        output_schema=NUMBERS,
+        spark=engine.session,
+        checkpoints=True,
+    ).open()
+    harness.process(numbers(3, 9))
+    harness.process(numbers(1))
+    assert rows(harness) == []
+    harness.checkpoint(1)
+    harness.checkpoint(2)
+    assert rows(harness) == [(1,), (3,)]
+    harness.process(numbers(7))
+    harness.end()
+    assert rows(harness) == [(1,), (3,), (7,)]

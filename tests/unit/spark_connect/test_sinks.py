@@ -115,6 +115,14 @@ def test_kafka_is_checked_by_sparks_rules() -> None:
         checked(written("kafka", topic="t"))
 
 
+def test_memory_has_the_name_of_its_query() -> None:
+    sink = checked(written("memory", query_name="words", output_mode="complete"))
+    assert (sink.memory, sink.batches) == ("words", True)
+    with pytest.raises(Refused, match="queryName must be specified") as refused:
+        checked(written("memory"))
+    assert refused.value.condition == "_LEGACY_ERROR_TEMP_1194"
+
+
 def test_noop_drops_rows_in_every_mode() -> None:
     for mode in ("append", "update", "complete"):
         assert checked(written("noop", output_mode=mode)).sink("") == DiscardSink()

@@ -1,0 +1,129 @@
+"""MemoryTable: the table of a memory sink, which reads the rows of its job as they arrive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from firesteel.client.client import Client
+from firesteel.errors import FiresteelError
+from firesteel.operators.batches import BATCH, CHECKPOINT
+
+_MARKS = (BATCH, CHECKPOINT)
+
+
+class Batches:
+    """Separates rows into batches. The rows of a batch count once its mark has arrived: without
+    `replaces`, they follow those of earlier batches, and with it, they take their place.
+    """
+
+    def __init__(self, *, replaces: bool) -> None:
+        self._replaces = replaces
+        self._complete: list[pa.RecordBatch] = []
+        self._arrived: list[pa.RecordBatch] = []  # of the batch whose mark is yet to come
+        self.version = 0  # increases with the rows that count
+        self.checkpoint_id = 0  # the last one whose rows all count
+        self.batch_id = -1  # the last one
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Adds the next rows of the sink, with their columns of marks."""
+        marks = batch.column(CHECKPOINT).is_valid() if batch.num_rows else pa.array([], pa.bool_())
+        numbers = batch.column(BATCH)
+        start = 0
+        for index, marked in enumerate(marks.to_pylist()):
+            if not marked and not numbers[index].is_valid:
+                continue
+            self._keep(batch.slice(start, index - start))
+            start = index + 1
+            self._end_batch(numbers[index].as_py(), batch.column(CHECKPOINT)[index].as_py())
+        self._keep(batch.slice(start))
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._arrived.append(batch.drop_columns(list(_MARKS)))
+
+    def _end_batch(self, batch_id: int | None, checkpoint_id: int | None) -> None:
+        if batch_id is not None:
+            arrived, self._arrived = self._arrived, []
+            self._complete = arrived if self._replaces else [*self._complete, *arrived]
+            self.batch_id = batch_id
+            self.version += 1
+        if checkpoint_id is not None:
+            self.checkpoint_id = checkpoint_id
+
+    def table(self, schema: pa.Schema) -> pa.Table:
+        """Returns the rows that count."""
+        return (
+            pa.Table.from_batches(self._complete, self._complete[0].schema)
+            if (self._complete)
+            else schema.empty_table()
+        )
+
+
+class MemoryTable:
+    """Reads in a thread. `close` it after the job has ended."""
+
+    def __init__(
+        self,
+        client: Client,
+        job_id: str,
+        operator_id: str,
+        *,
+        name: str,
+        schema: pa.Schema,
+        output_mode: str,
+    ) -> None:
+        """`schema` is that of the query."""
+        self.name = name
+        self._schema = schema
+        self._batches = Batches(replaces=output_mode == "complete")
+        self._changed = threading.Condition()
+        self._ended = False
+        self._failure: Exception | None = None
+        self._rows: Iterator[pa.RecordBatch] = client.fetch_results(job_id, operator_id)
+        self._shown = -1
+        self._thread = threading.Thread(target=self._read, name=f"memory-{name}", daemon=True)
+        self._thread.start()
+
+    def changed_table(self) -> pa.Table | None:
+        """Returns the table if it has changed since the last call, or is new."""
+        with self._changed:
+            if self._batches.version == self._shown:
+                return None
+            self._shown = self._batches.version
+            return self._batches.table(self._schema)
+
+    def wait(self, checkpoint_id: int | None = None, timeout_s: float | None = None) -> None:
+        """Waits until the table has all rows up to a complete checkpoint, or up to the job's end.
+        Raises TimeoutError, or FiresteelError if the rows cannot be read.
+        """
+
+        def is_there() -> bool:
+            if self._ended:
+                return True
+            return checkpoint_id is not None and self._batches.checkpoint_id >= checkpoint_id
+
+        with self._changed:
+            if not self._changed.wait_for(is_there, timeout_s):
+                raise TimeoutError(f"the rows of {self.name!r} have not arrived yet")
+            if self._failure is not None:
+                raise FiresteelError(f"the rows of {self.name!r}: {self._failure}")
+
+    def close(self) -> None:
+        """Waits for the thread, which ends with the job."""
+        self._thread.join()
+
+    def _read(self) -> None:
+        failure: Exception | None = None
+        try:
+            for batch in self._rows:
+                with self._changed:
+                    self._batches.add(batch)
+                    self._changed.notify_all()
+        except Exception as error:
+            failure = error
+        with self._changed:
+            self._failure, self._ended = failure, True
+            self._changed.notify_all()
