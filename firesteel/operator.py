@@ -450,6 +450,8 @@ class SourceOperator(StreamOperator):
     # before it polls again. None: until a mail arrives.
     waiting: bool = False
     poll_interval_s: float | None = 0.05
+    # Whether it reads no more until the next checkpoint, although there may be more.
+    limit_reached: bool = False
     # Whether the task marks its output as idle each time that `caught_up` is true.
     reports_idle: bool = False
 

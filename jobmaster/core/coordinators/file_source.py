@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from firesteel.common.file_parts import COMPRESSED, FilePart, ListedFile, to_json
+from firesteel.common.operator_messages import NoSplitYet
 from firesteel.common.units import MIB
 from jobmaster.core.coordinators.base import Answer, BadOptions, Json, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
@@ -57,6 +58,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._cut = cut
         self._watch_s = watch_s
         self._listed = False
+        self._up_to_date = False  # listed since the job was restored
         self._files: list[ListedFile] = []
         self._splits: list[_Split] = []
         self._sizes: list[int] = []  # bytes up to the end of each split; computed for `backlog`
@@ -86,6 +88,10 @@ class FileSourceEnumerator(SplitEnumerator):
         return self._listed
 
     @property
+    def up_to_date(self) -> bool:
+        return self._up_to_date
+
+    @property
     def bounded(self) -> bool:
         return self._watch_s is None
 
@@ -101,7 +107,11 @@ class FileSourceEnumerator(SplitEnumerator):
         self._found_version += len(new)
         if self._watch_s is not None:
             self._list_at = now + self._watch_s
-        return self.serve_waiting()
+        served = self.serve_waiting()
+        if self._up_to_date:
+            return served
+        self._up_to_date = True
+        return [*served, *(Answer(attempt_id, NoSplitYet()) for attempt_id in self._waiting)]
 
     def next_deadline(self) -> float | None:
         return self._list_at
@@ -181,6 +191,7 @@ class FileSourceEnumerator(SplitEnumerator):
     def restore(self, snapshot: Json) -> None:
         super().restore(snapshot)
         self._listed = True
+        self._up_to_date = False
         self._sizes = []
         self._files = [ListedFile(*file) for file in snapshot["files"]]
         self._splits = [_Split(*split) for split in snapshot["splits"]]

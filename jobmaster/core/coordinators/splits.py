@@ -65,6 +65,11 @@ class SplitEnumerator(Coordinator, ABC):
     def split_json(self, number: int) -> str: ...
 
     @property
+    def up_to_date(self) -> bool:
+        """Whether the splits include those that were available when the readers started."""
+        return True
+
+    @property
     def bounded(self) -> bool:
         """Whether `split_count` is final."""
         return True
@@ -96,7 +101,7 @@ class SplitEnumerator(Coordinator, ABC):
         if self.bounded:
             return (SplitsExhausted(),)
         self._waiting[attempt_id] = None
-        return (NoSplitYet(),)
+        return (NoSplitYet(),) if self.up_to_date else ()
 
     def serve_waiting(self) -> Sequence[Answer]:
         """Answers waiting readers when there may be more splits."""

@@ -200,6 +200,10 @@ class InputTask:
         self._carry_out(self._alignment.abort(checkpoint_id))
 
     @property
+    def caught_up(self) -> bool:
+        return False
+
+    @property
     def drained(self) -> bool:
         return self._reader.drained
 

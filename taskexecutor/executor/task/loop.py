@@ -71,6 +71,12 @@ class TaskKind(Protocol):
         """Returns the savepoint after which nothing is produced, until its outcome is known."""
 
     @property
+    def caught_up(self) -> bool:
+        """Returns whether it is a source that has emitted everything that was available when it
+        started.
+        """
+
+    @property
     def drained(self) -> bool:
         """Returns whether the data has really ended, rather than stopped with a savepoint."""
 

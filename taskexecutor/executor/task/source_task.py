@@ -38,6 +38,7 @@ class SourceTask:
         self._triggered: list[_Triggered] = []
         self._stopping: int | None = None  # the savepoint after which the source produces nothing
         self._draining = False
+        self.caught_up = False
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
 
@@ -65,8 +66,11 @@ class SourceTask:
         if not self._head.poll():
             self.max_wait_s = None
             return Step.END
-        if self._source.reports_idle and self._source.caught_up:
-            self._head.report_idle()
+        if self._source.caught_up:
+            if not self._source.limit_reached:
+                self.caught_up = True
+            if self._source.reports_idle:
+                self._head.report_idle()
         if not self._source.waiting:
             return Step.MORE
         self.max_wait_s = self._source.poll_interval_s

@@ -324,6 +324,7 @@ class StreamTask:
             kind = SourceTask(chain, self._checkpoints)
         self._kind = kind
         self._metrics.watermark_us = kind.watermark_us
+        self._metrics.caught_up = lambda: kind.caught_up
         return chain, kind
 
     def _finish_data(self, chain: OperatorChain, kind: TaskKind) -> None:

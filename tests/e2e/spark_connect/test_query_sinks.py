@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 from pyspark.sql.types import LongType, StructType
 
 from firesteel import Environment
-from firesteel.connectors import SequenceSource
+from firesteel.client.job_details import JobDetails
+from firesteel.common.states import JobStatus
+from firesteel.connectors import FileSource, SequenceSource
 from firesteel.datastream import DataStream
+from firesteel.spark_connect.available_now import stop_when_read
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.sinks import sink_of
 from firesteel.spark_connect.triggers import trigger_of
@@ -124,6 +128,46 @@ def test_partitioned_files_continue_after_a_restart(session: Session, tmp_path: 
         assert len(numbers) > seen
         seen = len(numbers)
         assert all(row["n"] % 3 == row["third"] for row in table.to_pylist())
+
+
+def test_available_now_reads_each_file_once_and_ends(session: Session, tmp_path: Path) -> None:
+    """Each run is one batch with all rows of the files that are there."""
+    files, calls = tmp_path / "files", tmp_path / "calls"
+    files.mkdir()
+
+    def note(frame: Any, batch_id: int) -> None:
+        with open(calls, "a") as file:
+            file.write(json.dumps([batch_id, sorted(row.n for row in frame.collect())]) + "\n")
+
+    request = WriteStreamOperationStart(
+        options={"checkpointLocation": str(tmp_path / "state")}, available_now=True
+    )
+    request.foreach_batch.python_function.command = cloudpickle.dumps(note)
+    expected = []
+    for run, (begin, end) in enumerate([(0, 40), (40, 45), (45, 45), (45, 90)]):
+        for number in range(begin, end):
+            pq.write_table(pa.table({"n": [number]}), files / f"{number}.parquet")
+        if end > begin:
+            expected.append([len(expected), list(range(begin, end))])
+        details = available_now(session, request, files)
+        assert details.status is JobStatus.FINISHED, run
+        assert [json.loads(line) for line in calls.read_text().splitlines()] == expected
+
+
+def available_now(session: Session, request: WriteStreamOperationStart, files: Path) -> JobDetails:
+    trigger = trigger_of(request)
+    sink = sink_of(request, trigger)
+    location = open_location(request, required=False, runs=lambda _: False)
+    env = Environment(
+        parallelism=2, configuration={**trigger.configuration(), **location.configuration()}
+    )
+    source = FileSource(str(files), format="parquet", schema="n LONG", watch="10 s")
+    planned = Planned(env, env.from_source(source, uid="files"), StructType().add("n", LongType()))
+    sink.add_to(planned, location.completed)
+    try:
+        return stop_when_read(session.client, session.submit(env, "now"), location.savepoints)
+    finally:
+        location.close()
 
 
 def started_with_thirds(session: Session, request: WriteStreamOperationStart) -> Query:

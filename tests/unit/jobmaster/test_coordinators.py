@@ -246,12 +246,22 @@ def test_a_watched_directory_resumes_from_a_checkpoint() -> None:
     for restored in (enumerator, of_another_master):
         restored.restore(snapshot)
         assert ask_files(restored, B) == ["b"], "a is in the reader's snapshot"
-        assert restored.receive(B, 0, SplitRequested(received=1)) == (NoSplitYet(),)
+        assert restored.receive(B, 0, SplitRequested(received=1)) == (), "it has to list again"
         assert restored.paths_listed(files("a", "b", "c"), 13.0) == [
             (B, SplitAssigned(number=1, split_json=split_json("c"), place=2))
         ], "new since the checkpoint"
         assert restored.next_deadline() == 14.0
     assert restored.paths_listed(files("a", "b", "c"), 15.0) == []
+
+
+def test_a_restored_reader_has_caught_up_once_the_directory_is_listed_again() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    enumerator.paths_listed(files("a"), 10.0)
+    ask(enumerator, A)
+    enumerator.restore(json.loads(json.dumps(enumerator.snapshot())))
+    assert enumerator.receive(B, 0, SplitRequested(received=0)) == ()
+    assert enumerator.paths_listed(files("a"), 11.0) == [(B, NoSplitYet())]
+    assert enumerator.paths_listed(files("a"), 12.0) == []
 
 
 def test_splits_of_an_ended_attempt_go_to_those_that_wait() -> None:

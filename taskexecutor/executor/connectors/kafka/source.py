@@ -288,7 +288,8 @@ class KafkaReading(SourceOperator):
     @property
     def caught_up(self) -> bool:
         """Also true if the records of this checkpoint have been read."""
-        if self._budget is not None and self._budget <= 0:
+        self.limit_reached = self._budget is not None and self._budget <= 0
+        if self.limit_reached:
             return True
         return self._ends.all_reached(self._reading)
 
