@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.column_names import column_index, same
-from firesteel.elements import MAX_WATERMARK, Watermark
+from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import DropDuplicatesSpec
 from taskexecutor.executor.analysis.checks import check_time_column
@@ -28,11 +28,7 @@ from taskexecutor.executor.columnar.grouping.key_times import NEVER_US, KeyTimes
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.columns import event_times
-from taskexecutor.executor.operators.query_watermark import (
-    FIRST_WATERMARK_US,
-    kept_watermark,
-    restored_watermark,
-)
+from taskexecutor.executor.operators.query_watermark import QueryOperator
 from taskexecutor.executor.operators.registry import OperatorKind, alone
 
 # Kept rows expire in groups; `within` spans this many groups.
@@ -209,22 +205,19 @@ class DropDuplicates(StreamOperator):
         self._logs.clear()
 
 
-class DropDuplicatesByWatermark(StreamOperator):
-    """Numbers the keys, and forgets them by Spark's rules. The watermark is part of the state."""
+class DropDuplicatesByWatermark(QueryOperator):
+    """Numbers the keys, and forgets them by Spark's rules."""
 
     computes = choose.GROUPING
 
     def __init__(self, spec: DropDuplicatesSpec) -> None:
+        super().__init__()
         self._spec = spec
-        self._watermark_us = FIRST_WATERMARK_US
         # Of the expiry of a row without a time.
         self._null_us = NEVER_US if _same_name(spec.late_column, spec.key_columns) else 0
 
-    def setup(self, context: RuntimeContext, output: Output) -> None:
-        super().setup(context, output)
-        self._late = context.counter("numLateRecordsDropped")
-
     def initialize_state(self, state: OperatorState) -> None:
+        super().initialize_state(state)
         spec, schema = self._spec, self.context.input_schemas[0]
         types: list[pa.DataType] = []
         if schema is not None:
@@ -234,22 +227,20 @@ class DropDuplicatesByWatermark(StreamOperator):
             "time": f"{spec.late_column} + {spec.expires_after_us} us",
         }
         self._state = state.keyed_rows("rows", spec.key_columns, meaning)
-        self._watermarks = state.union_list_state("watermarks")
         self._memory = state.columns
         self._known, self._times = KeyIndex(self._memory), KeyTimes(self._memory)
 
     def open(self) -> None:
-        self._watermark_us = restored_watermark(self._watermarks, self.context.task)
         restored = self._state.restored()
         if restored is None:
             return
         for batch in restored.to_batches(max_chunksize=_AT_ONCE):
             numbers = self._known.numbers(batch.columns[:-1])
             self._times.set(numbers, as_numpy(batch.column(batch.num_columns - 1)))
-        self._expire()
+        self.expire()
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        self._watermarks[:] = kept_watermark(self._watermark_us, self.context.task)
+        super().snapshot_state(checkpoint_id)
         keys, names = self._known.frozen(), [*self._spec.key_columns, _TIME]
         live = np.flatnonzero(self._times.live())
         times = self._times.of(live)
@@ -292,13 +283,7 @@ class DropDuplicatesByWatermark(StreamOperator):
         expiries = instants(times, self._null_us)
         return np.where(expiries == NEVER_US, NEVER_US, expiries + after_us)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark != MAX_WATERMARK and watermark.timestamp_us > self._watermark_us:
-            self._watermark_us = watermark.timestamp_us
-            self._expire()
-        self.output.emit_watermark(watermark)
-
-    def _expire(self) -> None:
+    def expire(self) -> None:
         self._times.expire(self._watermark_us)
         if not self._times.wasteful:
             return

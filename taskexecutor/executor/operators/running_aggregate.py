@@ -9,9 +9,8 @@ import pyarrow.compute as pc
 
 from firesteel.column_names import column_index
 from firesteel.common.units import MIB
-from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.operator import OperatorState
 from firesteel.operators import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.analysis.checks import check_keys
@@ -34,11 +33,7 @@ from taskexecutor.executor.columnar.grouping.retraction import LastResults, Retr
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.aggregates import finished_schema
 from taskexecutor.executor.operators.columns import with_kind
-from taskexecutor.executor.operators.query_watermark import (
-    FIRST_WATERMARK_US,
-    kept_watermark,
-    restored_watermark,
-)
+from taskexecutor.executor.operators.query_watermark import QueryOperator
 from taskexecutor.executor.operators.registry import OperatorKind, alone
 from taskexecutor.executor.runtime_mode import is_batch
 
@@ -48,19 +43,19 @@ PART_ROWS = 65_536  # rows of a batch's results
 MOST_BYTES = 64 * MIB  # state that a bundle or a part affects, if state is paged
 
 
-class RunningAggregate(StreamOperator):
+class RunningAggregate(QueryOperator):
     """Holds the partials of all keys. Each flush emits one row per key that the bundle changed: a
     stream of upserts by key. In a batch, each key has one row, at the end.
 
     If the input or the result is a changelog stream, a key's previous row is deleted when its
     result changes or the key has no rows left.
-
-    The watermark is part of the state, because keys that it has passed are forgotten.
     """
 
     computes = choose.GROUPING
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
+        self._expires = "" if spec.mode == "complete" else spec.expires
+        super().__init__(expires=bool(self._expires), at_barriers=spec.at_barriers)
         self._spec = spec
         merges = merges_of(spec.aggregates)
         self._merges = {name: "sum" if how == DISTINCT else how for name, how in merges.items()}
@@ -69,21 +64,14 @@ class RunningAggregate(StreamOperator):
         self._bundle_rows = BUNDLE_ROWS
         self._changes: Retraction | None = None
         self._last: LastResults | None = None
-        self._expires = "" if spec.mode == "complete" else spec.expires
-        self._watermark_us = FIRST_WATERMARK_US
         # Held back until a barrier: in update mode the merged rows of changed keys, in append mode
         # results.
         self._changed = LatestRows(spec.key_columns)
         self._results_due: list[pa.RecordBatch] = []
         self._incomplete = False  # keys have changed since all were emitted
-        self._held: Watermark | None = None
-        self._idle = False
-
-    def setup(self, context: RuntimeContext, output: Output) -> None:
-        super().setup(context, output)
-        self._late = context.counter("numLateRecordsDropped")
 
     def initialize_state(self, state: OperatorState) -> None:
+        super().initialize_state(state)
         keys, schema = self._spec.key_columns, self.context.input_schemas[0]
         aggregates, self._memory = self._spec.aggregates, state.columns
         meaning = meaning_of_partials(aggregates, schema)
@@ -101,7 +89,6 @@ class RunningAggregate(StreamOperator):
             if self._expires
             else DensePartials(keys, self._merges, self._memory)
         )
-        self._watermarks = state.union_list_state("watermarks") if self._expires else []
         self._totals = state.keyed_rows("totals", keys, meaning, columns_of_totals)
         seen = self._changes.kept_values if self._changes else [(n,) for n in self._distinct.names]
         self._seen = {
@@ -115,7 +102,6 @@ class RunningAggregate(StreamOperator):
 
     def open(self) -> None:
         self._updates = not is_batch(self.context)
-        self._watermark_us = restored_watermark(self._watermarks, self.context.task)
         for names, seen in self._seen.items():
             if (values := seen.restored()) is None:
                 continue
@@ -134,7 +120,7 @@ class RunningAggregate(StreamOperator):
                 self._last.replaced(*self._results(rows))
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        self._watermarks[:] = kept_watermark(self._watermark_us, self.context.task)
+        super().snapshot_state(checkpoint_id)
         totals, changes = self._state.frozen(), self._changes is not None
 
         def rows() -> pa.Table | None:
@@ -192,23 +178,8 @@ class RunningAggregate(StreamOperator):
         elif self._spec.mode == "update":
             self._emit(self._results(changed).results)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        if watermark != MAX_WATERMARK and watermark.timestamp_us > self._watermark_us:
-            self._watermark_us = watermark.timestamp_us
-            self._expire()
-        if self._spec.at_barriers:
-            self._held = watermark
-        else:
-            self.output.emit_watermark(watermark)
-
-    def process_status(self, status: StreamStatus) -> None:
-        self._idle = status.idle
-        self.output.emit_status(status)
-
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Forgets the keys that the watermark has reached; in append mode, emits them."""
-        if not self._expires:
-            return
         state = self._state
         assert isinstance(state, KeyedPartials)
         expired = state.expire(self._watermark_us)
@@ -227,16 +198,7 @@ class RunningAggregate(StreamOperator):
         live = instants(as_array(keys.column(self._expires))) > self._watermark_us
         return keys.filter(pa.array(live))
 
-    def prepare_barrier(self, checkpoint_id: int) -> None:
-        self._expire()  # keys restored from a subtask with an earlier watermark
-        self._emit_held()
-        held, self._held = self._held, None
-        if held is not None:
-            self.output.emit_watermark(held)
-        if self._idle:
-            self.output.emit_status(StreamStatus(True))  # again, after rows
-
-    def _emit_held(self) -> None:
+    def emit_held(self) -> None:
         due, self._results_due = self._results_due, []
         for results in due:
             self._emit(results)
@@ -282,7 +244,7 @@ class RunningAggregate(StreamOperator):
         )
 
     def finish(self) -> None:
-        self._emit_held()
+        self.emit_held()
         if not self._updates:
             changes = self._changes is not None or self._spec.changes
             for rows in self._state.parts(self._at_once(PART_ROWS)):
