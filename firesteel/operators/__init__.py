@@ -50,6 +50,7 @@ from firesteel.operators.process import (
 )
 from firesteel.operators.rows_between import RowsBetweenSpec
 from firesteel.operators.running_aggregate import RunningAggregateSpec
+from firesteel.operators.session_aggregate import SessionAggregateSpec
 from firesteel.operators.spec import NeededTime, Spec, WatermarkAlignmentSpec
 from firesteel.operators.top_n import TopNSpec
 from firesteel.operators.transform_with_state import TransformWithStateSpec
@@ -91,6 +92,7 @@ __all__ = [
     "RowsBetweenSpec",
     "RunningAggregateSpec",
     "SameWindowSpec",
+    "SessionAggregateSpec",
     "SessionSpec",
     "SinkSpec",
     "SlidingSpec",
