@@ -19,6 +19,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import announce_ready, watch_lifeline
 from firesteel.errors import FiresteelError
 from firesteel.spark_connect.front import Front
+from firesteel.spark_connect.planner import stream_of
 from firesteel.spark_connect.queries import StreamingQueries
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.starter import JobStarter
@@ -40,7 +41,7 @@ def main(folder: Path) -> None:
             if context.embedded_cluster is not None and request.streams:
                 context.embedded_cluster.begin()
             spark.start()
-            queries = StreamingQueries(JobStarter(spark, context))
+            queries = StreamingQueries(JobStarter(spark, context, stream_of))
             front = Front(request.token, spark.address, spark.token, queries)
             front.start()
             announce_ready(port=front.port)

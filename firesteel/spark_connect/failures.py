@@ -15,6 +15,7 @@ from pyspark.errors.exceptions.connect import EXCEPTION_CLASS_MAPPING
 from pyspark.sql.connect import proto
 
 from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.spark_connect.refusals import Refused
 
 ANALYSIS_EXCEPTION = "org.apache.spark.sql.AnalysisException"
 SPARK_EXCEPTION = "org.apache.spark.SparkException"
@@ -44,10 +45,16 @@ class Reports:
         message, condition, state = str(error), "", ""
         if isinstance(error, PySparkException):
             condition, state = error.getCondition() or "", error.getSqlState() or ""
-        java_class = _java_class(error)
-        metadata = {"classes": json.dumps([java_class])}
+        classes, parameters = [_java_class(error)], {}
+        if isinstance(error, Refused):
+            classes, parameters = list(error.error.value), error.parameters
+            condition, state = error.condition, error.sql_state
+        java_class = classes[0]
+        metadata = {"classes": json.dumps(classes)}
         if condition:
             metadata["errorClass"] = condition
+        if parameters:
+            metadata["messageParameters"] = json.dumps(parameters)
         if state:
             metadata["sqlState"] = state
         if len(message) > MAX_MESSAGE_CHARS:

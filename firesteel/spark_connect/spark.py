@@ -83,6 +83,16 @@ class Spark:
         nothing = self.jvm.scala.Option.apply(None)
         return self._service.getOrCreateIsolatedSession(user_id, session_id, nothing)
 
+    def settings(self, user_id: str, session_id: str) -> dict[str, str]:
+        """Returns the settings of Spark SQL that a session has, and may change."""
+        conf = self.holder(user_id, session_id).session().conf()
+        all_settings = self.jvm.scala.jdk.javaapi.CollectionConverters.asJava(conf.getAll())
+        return {
+            str(key): str(value)
+            for key, value in all_settings.items()
+            if key.startswith("spark.sql.") and conf.isModifiable(key)
+        }
+
     def analyzed(self, user_id: str, session_id: str, relation: bytes) -> Any:
         """Returns the analysed Catalyst plan of a serialised `Relation` in a session.
 

@@ -23,6 +23,8 @@ from firesteel.errors import FiresteelError
 MODULE = "firesteel.spark_connect"
 REQUEST, LOG = "request.json", "front.log"
 START_TIMEOUT_S = 180.0  # a JVM, on a machine that starts a cluster at the same time
+# With these, PySpark would create sessions of Spark Connect in the front and in slots.
+_OF_CONNECT = frozenset({"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"})
 STOP_TIMEOUT_S = 120.0  # queries end with savepoints
 
 
@@ -143,7 +145,8 @@ class FrontProcess:
 
 def _environment() -> dict[str, str]:
     """The front is the program's own process: unlike a service, it has the user's token."""
-    environment = service_environment(os.environ)
+    kept = {name: text for name, text in os.environ.items() if name not in _OF_CONNECT}
+    environment = service_environment(kept)
     with contextlib.suppress(KeyError):
         environment[TOKEN_VARIABLE] = os.environ[TOKEN_VARIABLE]
     return environment
