@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from firesteel.client.job_details import JobDetails, Vertex
+from firesteel.client.job_details import JobDetails, OperatorDetails, Vertex
 from firesteel.common.states import ExecutionState, JobStatus
 
 RECENT = 100  # batches, as spark.sql.streaming.numRecentProgressUpdates
 IDLE_EVERY_MS = 10_000  # as spark.sql.streaming.noDataProgressEventInterval
 UNKNOWN = -1
+_ENDS = ("Source", "Sink")  # kinds of operators whose state is not that of the query
 
 INITIALIZING = "Initializing sources"
 WAITING = "Waiting for data to arrive"
@@ -73,7 +74,7 @@ class _Counters:
 
     source_rows: dict[str, int] = field(default_factory=dict)  # by vertex
     sink_rows: int = 0
-    busy_ms: float = 0.0
+    busy_ms: dict[str, float] = field(default_factory=dict)  # of a subtask, by vertex
     late: dict[str, int] = field(default_factory=dict)  # by vertex
 
 
@@ -109,18 +110,21 @@ class ProgressReporter:
             for each in details.checkpoints
             if each.state == "COMPLETED" and each.checkpoint_id > self._last_checkpoint
         ]
-        if not completed:
+        if completed:
+            newest = max(completed, key=lambda each: each.checkpoint_id)
+            self._last_checkpoint = newest.checkpoint_id
+            triggered_ms, duration_ms = newest.triggered_ms, newest.duration_ms
+        elif details.status is JobStatus.FINISHED:  # the end of a finite input
+            triggered_ms, duration_ms = details.end_ms, 0
+        else:
             return None
-        newest = max(completed, key=lambda each: each.checkpoint_id)
-        self._last_checkpoint = newest.checkpoint_id
-        ended_ms = newest.triggered_ms + newest.duration_ms
         if not sum(self._since.source_rows.values()):
             if now_ms - self._reported_at_ms < IDLE_EVERY_MS:
                 return None
             self._reported_at_ms = now_ms
             return Idle(now_ms)
-        batch = self._batch(details, newest.triggered_ms, newest.duration_ms)
-        self._batch_at_ms, self._reported_at_ms = ended_ms, now_ms
+        batch = self._batch(details, triggered_ms, duration_ms)
+        self._batch_at_ms, self._reported_at_ms = triggered_ms + duration_ms, now_ms
         self._since = _Counters()
         self.recent = [*self.recent[1 - RECENT :], batch]
         return batch
@@ -130,8 +134,8 @@ class ProgressReporter:
         moved = False
         for vertex in details.vertices:
             name, metrics = vertex.vertex_id, vertex.metrics
-            busy_ms = self._increase(name, "busy", metrics.busy_ms)
-            self._since.busy_ms = max(self._since.busy_ms, busy_ms / max(1, vertex.parallelism))
+            busy_ms = self._increase(name, "busy", metrics.busy_ms) / max(1, vertex.parallelism)
+            self._since.busy_ms[name] = self._since.busy_ms.get(name, 0.0) + busy_ms
             late = int(self._increase(name, "late", metrics.late_records_dropped))
             self._since.late[name] = self._since.late.get(name, 0) + late
             if _is_source(vertex):
@@ -164,7 +168,7 @@ class ProgressReporter:
     def _batch(self, details: JobDetails, triggered_ms: int, duration_ms: int) -> Batch:
         number, self._next_batch = self._next_batch, self._next_batch + 1
         interval_s = max(0.001, (triggered_ms + duration_ms - self._batch_at_ms) / 1000)
-        busy_s = max(0.001, self._since.busy_ms / 1000)
+        busy_s = max(0.001, max(self._since.busy_ms.values(), default=0.0) / 1000)
         total = sum(self._since.source_rows.values())
         progress = {
             **self._ids.fields(),
@@ -177,7 +181,10 @@ class ProgressReporter:
             "durationMs": {"triggerExecution": duration_ms},
             "eventTime": _event_time(details),
             "stateOperators": [
-                self._state(vertex) for vertex in details.vertices if vertex.state_bytes
+                self._state(vertex, operator)
+                for vertex in details.vertices
+                for operator in vertex.operators
+                if operator.state_bytes and operator.kind not in _ENDS
             ],
             "sources": [
                 self._source(vertex, description, interval_s, busy_s)
@@ -212,17 +219,16 @@ class ProgressReporter:
             "processedRowsPerSecond": round(rows / busy_s, 3),
         }
 
-    def _state(self, vertex: Vertex) -> dict[str, Any]:
-        names = [each.name for each in vertex.operators if each.state_bytes]
+    def _state(self, vertex: Vertex, operator: OperatorDetails) -> dict[str, Any]:
         return {
-            "operatorName": ", ".join(names) or vertex.name,
+            "operatorName": operator.name,
             "numRowsTotal": UNKNOWN,
             "numRowsUpdated": UNKNOWN,
             "numRowsRemoved": UNKNOWN,
             "allUpdatesTimeMs": UNKNOWN,
             "allRemovalsTimeMs": UNKNOWN,
             "commitTimeMs": UNKNOWN,
-            "memoryUsedBytes": vertex.state_bytes or 0,
+            "memoryUsedBytes": operator.state_bytes or 0,
             "numRowsDroppedByWatermark": self._since.late.get(vertex.vertex_id, 0),
             "numShufflePartitions": vertex.parallelism,
             "numStateStoreInstances": vertex.parallelism,

@@ -9,12 +9,22 @@ from pyspark.sql.connect import proto
 
 from firesteel.client.execution import JobClient
 from firesteel.client.execution_context import ExecutionContext
+from firesteel.common.config import options
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.queries import StartedQuery
 from firesteel.spark_connect.sinks import PlannedStream, QuerySink, sink_of
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.triggers import Trigger, trigger_of
+
+# Spark ends a query with its first error. A job is restarted after the loss of a process, and some
+# times after any other error, which it may have from another process.
+_RESTARTS = {
+    options.RESTART_STRATEGY.key: "failure-rate",
+    options.RESTART_MAX_FAILURES.key: "2",
+    options.RESTART_FAILURE_INTERVAL.key: "10 min",
+    options.RESTART_FAILURE_DELAY.key: "500 ms",
+}
 
 
 class Plan(Protocol):
@@ -29,7 +39,7 @@ class Plan(Protocol):
         *,
         output_mode: str,
         batches: bool,
-        configuration: dict[str, str],
+        configuration: Mapping[str, str],
     ) -> PlannedStream: ...
 
 
@@ -75,6 +85,7 @@ class JobStarter:
             output_mode=sink.output_mode,
             batches=sink.batches,
             configuration={
+                **({} if self._context.conf.is_set(options.RESTART_STRATEGY) else _RESTARTS),
                 **settings,
                 **trigger.configuration(),
                 **location.configuration(),

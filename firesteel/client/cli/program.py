@@ -88,7 +88,7 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
             raise _not_executed(path, "it built a pipeline, and no job was run")
         if plan_only:
             raise _not_executed(path, "there is no plan to show")
-    return Ran(code, len(context.executed), spark.masters, connected=bool(front and front.settings))
+    return Ran(code, len(context.executed), spark.masters, connected=bool(front and front.used))
 
 
 @contextlib.contextmanager

@@ -75,6 +75,7 @@ class FrontProcess:
         self._lifeline = -1  # its write end: the front ends when this process does
         self._url = ""
         self.settings: dict[str, str] = {}  # with which it was started
+        self.used = False  # whether it has ever been started
 
     @property
     def started(self) -> bool:
@@ -127,7 +128,7 @@ class FrontProcess:
             child, self._child = self._child, None
             child.process.wait()
             raise FiresteelError(child.ready["error"])
-        self.settings = settings
+        self.settings, self.used = settings, True
         self._url = f"sc://localhost:{self._child.ready['port']}/;token={token}"
 
     def stop(self) -> None:
