@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from aiohttp import web
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 from avro.errors import SchemaParseException
 from avro.schema import parse
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 _ROUTES = web.RouteTableDef()
 _REGISTRY = web.AppKey("registry", "SchemaRegistryServer")  # type: ignore[misc]
@@ -27,7 +29,7 @@ class SchemaRegistryServer:
         self.requests: list[str] = []
         self.failures = 0
         self.compatibility: dict[str, str] = {}
-        self.schemas: list[dict[str, str]] = []  # the id is the place, from 1
+        self.schemas: list[dict[str, Any]] = []  # the id is the place, from 1
         self.subjects: dict[str, list[int]] = {}
         self._user = user
         self._port = port
@@ -69,7 +71,7 @@ class SchemaRegistryServer:
         self._thread.join(30)
         self._loop.close()
 
-    def add(self, subject: str, schema: dict[str, str]) -> int:
+    def add(self, subject: str, schema: dict[str, Any]) -> int:
         """Registers a schema, whether compatible or not; returns its id."""
         if schema not in self.schemas:
             self.schemas.append(schema)
@@ -79,20 +81,49 @@ class SchemaRegistryServer:
             versions.append(id)
         return id
 
-    def incompatibility(self, subject: str, schema: dict[str, str]) -> str:
+    def incompatibility(self, subject: str, schema: dict[str, Any]) -> str:
         """Returns why the latest version could not be read with the new schema; empty if it can."""
         versions = self.subjects.get(subject, [])
         if not versions or self.compatibility.get(subject, "BACKWARD") == "NONE":
             return ""
-        if schema["schemaType"] != "AVRO":
-            return ""
-        writer = parse(self.schemas[versions[-1] - 1]["schema"])
+        earlier = self.schemas[versions[-1] - 1]
+        if schema["schemaType"] == "JSON":
+            return _changed(json.loads(earlier["schema"]), json.loads(schema["schema"]))
+        if schema["schemaType"] == "PROTOBUF":
+            return _changed_messages(earlier["schema"], schema["schema"])
+        writer = parse(earlier["schema"])
         found = ReaderWriterCompatibilityChecker().get_compatibility(
             parse(schema["schema"]), writer
         )
         if found.compatibility is SchemaCompatibilityType.compatible:
             return ""
         return "; ".join(sorted(found.messages))
+
+
+def _changed(writer: Any, reader: Any) -> str:
+    """Returns why objects of the first schema do not fit the second one, for schemas that list all
+    properties.
+    """
+    before, after = writer["properties"], reader["properties"]
+    removed, types = sorted(before.keys() - after), [n for n in before if n in after]
+    changed = [name for name in types if before[name] != after[name]]
+    if removed and reader.get("additionalProperties") is False:
+        return f"PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL: {removed}"
+    return f"TYPE_CHANGED: {changed}" if changed else ""
+
+
+def _changed_messages(writer: str, reader: str) -> str:
+    """Returns which fields have other types in the second file."""
+    before, after = (
+        {(m.name, f.number): f.type for m in _messages(t) for f in m.field}
+        for t in (writer, reader)
+    )
+    changed = [at for at, kind in before.items() if after.get(at, kind) != kind]
+    return f"FIELD_SCALAR_KIND_CHANGED: {changed}" if changed else ""
+
+
+def _messages(text: str) -> Iterable[DescriptorProto]:
+    return FileDescriptorProto.FromString(base64.b64decode(text, validate=True)).message_type
 
 
 def _error(status: int, code: int, message: str) -> web.Response:
@@ -168,10 +199,13 @@ async def configure(request: web.Request) -> web.Response:
     return web.json_response({"compatibility": level})
 
 
-def _given(body: dict[str, Any]) -> dict[str, str]:
+def _given(body: dict[str, Any]) -> dict[str, Any]:
     kind = body.get("schemaType", "AVRO")
     if kind == "AVRO":
         parse(body["schema"])
-    else:
+    elif kind == "JSON":
         json.loads(body["schema"])
-    return {"schema": body["schema"], "schemaType": kind}
+    found = {"schema": body["schema"], "schemaType": kind}
+    if references := body.get("references"):
+        found["references"] = references
+    return found

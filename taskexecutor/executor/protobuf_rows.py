@@ -8,10 +8,11 @@ a field that is not set is null, including a field of proto3 that has its defaul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, EncodeError
@@ -40,6 +41,15 @@ class _Field(NamedTuple):
     read: Callable[[Any], Any]  # of a single value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFile:
+    """A file that declares messages."""
+
+    name: str  # its path in imports
+    descriptor: bytes = field(repr=False)  # a FileDescriptorProto
+    imports: tuple[MessageFile, ...]
+
+
 class ProtobufRows:
     """Messages of one type."""
 
@@ -49,6 +59,32 @@ class ProtobufRows:
         self._class = GetMessageClass(self.descriptor)
         self._fields = _fields(self.descriptor, ())
         self.schema = pa.schema([pa.field(f.descriptor.name, f.kind) for f in self._fields])
+
+    @property
+    def name(self) -> str:
+        """The full name of the message."""
+        return str(self.descriptor.full_name)
+
+    @property
+    def file(self) -> MessageFile:
+        """The file that declares the message."""
+        return _file(self.descriptor.file)
+
+    @property
+    def indexes(self) -> list[int]:
+        """The place of the message in its file: its index, after those of the messages that
+        contain it, the outermost first.
+        """
+        found: list[int] = []
+        inner: Descriptor | None = self.descriptor
+        while inner is not None:
+            outer = inner.containing_type
+            siblings = (
+                inner.file.message_types_by_name.values() if outer is None else outer.nested_types
+            )
+            found.insert(0, [each.full_name for each in siblings].index(inner.full_name))
+            inner = outer
+        return found
 
     def rows(self, values: Iterable[bytes]) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Returns one row for each value, and why values are not messages, by index; their rows
@@ -93,6 +129,14 @@ class ProtobufRows:
                     f"the message {self.descriptor.full_name} has no field {name!r}; it has: "
                     f"{', '.join(known)}"
                 )
+
+
+def _file(file: FileDescriptor) -> MessageFile:
+    return MessageFile(
+        name=file.name,
+        descriptor=file.serialized_pb,
+        imports=tuple(_file(each) for each in file.dependencies),
+    )
 
 
 def _descriptor(message: str, descriptors: bytes) -> Descriptor:

@@ -221,18 +221,24 @@ class Confluent(Format):
     `format` is Avro, Json or Protobuf. A source reads each record with the schema that it was
     written with, and returns the columns of `format`; a record with an unknown id is unreadable.
 
-    A sink writes Avro only. It registers its schema under a subject, or only looks it up if
-    `register` is False.
+    A sink registers its schema under a subject, or only looks it up if `register` is False.
     `subject_name` is the name of the topic ("topic"), that of the schema's record ("record"), or
-    both ("topic_record"), as in Confluent's clients.
+    both ("topic_record"), as in Confluent's clients. The schema is that of `format`: of Json, it is
+    derived from the columns, and of Protobuf, it is the file of the message. Instead, `schema` is
+    the text to register: a JSON Schema, or the source of the message's file.
     """
 
     registry: SchemaRegistry
     format: Avro | Json | Protobuf
     subject_name: SubjectName = "topic"
     register: bool = True
+    schema: str | None = None
 
     def __post_init__(self) -> None:
+        if self.schema is not None and isinstance(self.format, Avro):
+            raise InvalidProgram("Confluent: pass the schema to Avro(schema), not to Confluent")
+        if self.schema is not None and isinstance(self.format, Json):
+            check_json("Confluent: schema", self.schema)
         if not isinstance(self.format, Avro | Json | Protobuf):
             raise InvalidProgram(
                 f"Confluent: format is {type(self.format).__name__}; it must be Avro, Json or"

@@ -12,9 +12,9 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import structlog
@@ -38,6 +38,21 @@ class RegisteredSchema:
     id: int
     kind: str  # AVRO, JSON or PROTOBUF
     text: str
+
+
+class Reference(NamedTuple):
+    """Another schema that a schema imports under `name`."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class Version(NamedTuple):
+    """A schema as the version of a subject."""
+
+    id: int
+    version: int
 
 
 class RegistryClient:
@@ -73,34 +88,49 @@ class RegistryClient:
         found = self._request(f"/schemas/ids/{id}", missing=(_NO_SCHEMA, 404))
         if found is None:
             return None
-        if found.get("references"):
+        kind = found.get("schemaType", "AVRO")
+        if kind == "AVRO" and found.get("references"):  # the schemas of others are not parsed
             raise FiresteelError(
                 f"schema {id} of the schema registry {self.url} refers to other schemas, which is "
                 "not supported; register it as one schema"
             )
-        schema = RegisteredSchema(
-            id=id, kind=found.get("schemaType", "AVRO"), text=str(found["schema"])
-        )
+        schema = RegisteredSchema(id=id, kind=kind, text=str(found["schema"]))
         self._schemas[id] = schema
         return schema
 
-    def register(self, subject: str, text: str, kind: str) -> int:
+    def problem(self, id: int, kind: str) -> str:
+        """Returns why a record with this id cannot be read as this kind; empty if it can."""
+        schema = self.schema(id)
+        if schema is None:
+            return f"the schema registry has no schema {id}"
+        if schema.kind != kind:
+            return f"schema {id} of the schema registry is {schema.kind}, not {kind}"
+        return ""
+
+    def register(
+        self, subject: str, text: str, kind: str, references: Sequence[Reference] = ()
+    ) -> int:
         """Registers the schema as the subject's latest version, unless it has it; returns its id.
         Raises FiresteelError if it is not compatible with earlier versions.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        return int(self._request(path, _schema(text, kind))["id"])
+        return int(self._request(path, _schema(text, kind, references))["id"])
 
-    def registered(self, subject: str, text: str, kind: str) -> int:
-        """Returns the id of the subject's schema. Raises FiresteelError if it is not registered."""
+    def registered(
+        self, subject: str, text: str, kind: str, references: Sequence[Reference] = ()
+    ) -> Version:
+        """Returns the version of the subject that is this schema. Raises FiresteelError if it is
+        not registered.
+        """
         path = f"/subjects/{quote(subject, safe='')}"
-        found = self._request(path, _schema(text, kind), missing=(_NO_SUBJECT, _NO_SCHEMA))
+        body = _schema(text, kind, references)
+        found = self._request(path, body, missing=(_NO_SUBJECT, _NO_SCHEMA))
         if found is None:
             raise FiresteelError(
                 f"the schema is not registered as subject {subject!r} of the schema registry "
                 f"{self.url}; register it, or pass register=True: {text}"
             )
-        return int(found["id"])
+        return Version(id=int(found["id"]), version=int(found["version"]))
 
     def _request(self, path: str, body: Any = None, missing: tuple[int, ...] = ()) -> Any:
         """Returns the answer; None for errors with the codes `missing`."""
@@ -170,8 +200,13 @@ class RegistryClient:
             time.sleep(min(rest, _SLICE_S))
 
 
-def _schema(text: str, kind: str) -> dict[str, str]:
-    return {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+def _schema(text: str, kind: str, references: Sequence[Reference]) -> dict[str, Any]:
+    found: dict[str, Any] = {"schema": text}
+    if kind != "AVRO":
+        found["schemaType"] = kind
+    if references:
+        found["references"] = [each._asdict() for each in references]
+    return found
 
 
 def _authorization(properties: Mapping[str, str]) -> dict[str, str]:

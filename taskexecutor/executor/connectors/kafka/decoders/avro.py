@@ -6,6 +6,7 @@ PySpark contains the classes with which Spark reads Avro files, but not the expr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,32 +77,39 @@ class AvroValues(Values):
         assert self._plan is not None
         if not len(values):
             return Rows(_no_rows(self._schema))
+        problems: dict[int, str] = {}
         if self._registry is not None:
-            for id in ids_of(values):
-                self._learn(id)
+            problems = {id: self._learn(id) for id in ids_of(values)}
         found = self._plan.run([pa.RecordBatch.from_arrays([values], schema=_VALUES)]).column(0)
         record, error = found.flatten()
         errors = {
-            place: f"{error[place].as_py()}: {unreadable.shown(values[place].as_py())}"
+            place: _error(error[place].as_py(), values[place].as_py(), problems)
             for place in np.flatnonzero(error.is_valid().to_numpy(zero_copy_only=False)).tolist()
         }
         return chosen(pa.RecordBatch.from_arrays(record.flatten(), schema=self._schema), errors)
 
-    def _learn(self, id: int) -> None:
-        """Makes the schema known to the rows, if the registry has it."""
+    def _learn(self, id: int) -> str:
+        """Makes the schema known to the rows. Returns why that is not possible."""
         assert self._registry is not None
         if id in self._known:
-            return
+            return ""
+        if problem := self._registry.problem(id, "AVRO"):
+            return problem
         schema = self._registry.schema(id)
-        if schema is None:
-            return
-        if schema.kind == "AVRO":
-            self._rows.addWriter(id, schema.text)
+        assert schema is not None
+        self._rows.addWriter(id, schema.text)
         self._known.add(id)
+        return ""
 
     def close(self) -> None:
         if self._plan is not None:
             self._plan.close()
+
+
+def _error(reason: str, value: bytes, problems: Mapping[int, str]) -> str:
+    framed = len(value) >= HEAD and not value[0]
+    problem = problems.get(int.from_bytes(value[1:HEAD])) if framed else None
+    return f"{problem or reason}: {unreadable.shown(value)}"
 
 
 def avro_type(engine: SparkEngine, avro: Avro) -> StructType:

@@ -36,7 +36,8 @@ class FramedJson(Values):
         self._text.open(context)
 
     def rows(self, values: pa.BinaryArray) -> Rows:
-        unknown = [id for id in ids_of(values) if self._registry.schema(id) is None]
+        problems = {id: self._registry.problem(id, "JSON") for id in ids_of(values)}
+        unknown = [id for id, problem in problems.items() if problem]
         heads = pc.binary_slice(values, 0, HEAD)
         framed = pc.and_(
             pc.equal(pc.binary_slice(values, 0, 1), b"\0"), pc.equal(pc.binary_length(heads), HEAD)
@@ -54,7 +55,7 @@ class FramedJson(Values):
             value = values[place].as_py()
             reason = "the record does not start with a zero byte and a schema's id"
             if framed[place].as_py():
-                reason = f"the schema registry has no schema {int.from_bytes(value[1:HEAD])}"
+                reason = problems[int.from_bytes(value[1:HEAD])]
             errors[place] = f"{reason}: {unreadable.shown(value)}"
         places = kept if found.places is None else kept[found.places]
         return Rows(found.rows, places if len(places) < len(values) else None, errors)

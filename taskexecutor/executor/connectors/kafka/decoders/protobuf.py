@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -47,8 +48,8 @@ class ProtobufValues(Values):
         given: list[bytes] = values.to_pylist()
         errors: dict[int, str] = {}
         if self._registry is not None:
-            unknown = {id for id in ids_of(values) if self._registry.schema(id) is None}
-            payloads = [_payload(value, unknown) for value in given]
+            problems = {id: self._registry.problem(id, "PROTOBUF") for id in ids_of(values)}
+            payloads = [_payload(value, problems) for value in given]
             errors = {at: found.error for at, found in enumerate(payloads) if found.error}
             given = [found.message for found in payloads]
         rows, refused = self._messages.rows(given)
@@ -59,13 +60,12 @@ class ProtobufValues(Values):
         )
 
 
-def _payload(value: bytes, unknown: set[int]) -> _Payload:
+def _payload(value: bytes, problems: Mapping[int, str]) -> _Payload:
     """Returns the message after the schema's id and the message's place in the schema."""
     if len(value) <= HEAD or value[0]:
         return _Payload(b"", "the record does not start with a zero byte and a schema's id")
-    id = int.from_bytes(value[1:HEAD])
-    if id in unknown:
-        return _Payload(b"", f"the schema registry has no schema {id}")
+    if problem := problems[int.from_bytes(value[1:HEAD])]:
+        return _Payload(b"", problem)
     at = HEAD
     count, at = _varint(value, at)
     for _ in range(count):

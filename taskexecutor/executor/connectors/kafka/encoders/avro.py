@@ -14,9 +14,8 @@ from firesteel.operator import RuntimeContext
 from taskexecutor.executor.columnar.jvm.calls import called
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.columnar.schemas import to_spark
-from taskexecutor.executor.connectors.kafka.clients import resolved
+from taskexecutor.executor.connectors.kafka.encoders.registration import Registration
 from taskexecutor.executor.connectors.kafka.encoders.spark import SparkEncoder
-from taskexecutor.executor.connectors.kafka.registry import RegistryClient
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -31,12 +30,12 @@ class AvroOfRows(SparkEncoder):
     ) -> None:
         """`topic` is empty if rows have different topics."""
         super().__init__(columns)
-        self._registered = format if isinstance(format, Confluent) else None
+        self._registration: Registration | None = None
+        if isinstance(format, Confluent):
+            self._registration = Registration(format=format, topic=topic, key=key)
         avro = format.format if isinstance(format, Confluent) else format
         assert isinstance(avro, Avro)
         self._avro = avro
-        self._topic = topic
-        self._key = key
 
     def expression(self, context: RuntimeContext, schema: pa.Schema) -> Callable[[Column], Column]:
         engine = engine_of(context.spark)
@@ -50,30 +49,11 @@ class AvroOfRows(SparkEncoder):
 
     def _id(self, context: RuntimeContext, text: str) -> int:
         """Returns the schema's id in the registry, or -1."""
-        if self._registered is None:
+        if self._registration is None:
             return -1
-        registry = self._registered.registry
-        client = RegistryClient(registry, resolved(registry.properties), lambda: context.cancelled)
-        subject = self._subject(text, context.operator_name)
-        if self._registered.register:
-            return client.register(subject, text, "AVRO")
-        return client.registered(subject, text, "AVRO")
-
-    def _subject(self, text: str, operator: str) -> str:
-        assert self._registered is not None
-        part = "key" if self._key else "value"
         found = json.loads(text)
         record = ".".join(filter(None, (found.get("namespace"), found.get("name"))))
-        if self._registered.subject_name == "record":
-            return record
-        if not self._topic:
-            raise FiresteelError(
-                f"{operator}: the subject of the schema is named after the topic, but the rows have"
-                ' a column of topics; use Confluent(..., subject_name="record")'
-            )
-        if self._registered.subject_name == "topic_record":
-            return f"{self._topic}-{record}"
-        return f"{self._topic}-{part}"
+        return self._registration.id(context, text, "AVRO", record)
 
 
 def _target(engine: SparkEngine, java: Any, text: str, id: int, operator: str) -> Any:

@@ -8,6 +8,10 @@ from firesteel.connectors.kafka.formats import Avro, Confluent, Csv, Format, Jso
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.kafka.encoders.avro import AvroOfRows
 from taskexecutor.executor.connectors.kafka.encoders.encoder import Encoder
+from taskexecutor.executor.connectors.kafka.encoders.framed import (
+    FramedJsonOfRows,
+    FramedProtobufOfRows,
+)
 from taskexecutor.executor.connectors.kafka.encoders.protobuf import ProtobufOfRows
 from taskexecutor.executor.connectors.kafka.encoders.raw import RawColumn
 from taskexecutor.executor.connectors.kafka.encoders.text import TextOfRows
@@ -29,4 +33,8 @@ def encoder(
             return ProtobufOfRows(format, columns)
         case Avro() | Confluent(format=Avro()):
             return AvroOfRows(format, columns, topic=topic, key=key)
+        case Confluent(format=Json()):
+            return FramedJsonOfRows(format, columns, topic=topic, key=key)
+        case Confluent(format=Protobuf()):
+            return FramedProtobufOfRows(format, columns, topic=topic, key=key)
     raise FiresteelError(f"records of Kafka cannot be written as {format.display_name}")
