@@ -122,8 +122,8 @@ class TaskMetrics:
     cached_runs: int = 0  # bundles that a cached plan ran
     gc_ms: float = 0.0  # of its slot's JVM, in garbage collection; in any of the times above
     aligning_ms: float = 0.0  # the part of idle_ms spent in watermark alignment
-    # 1 once its source has emitted everything that was available when the attempt started. In sums,
-    # the number of such tasks.
+    # How often its source has emitted everything that was available. It also counts if there was
+    # nothing new: with each listing of a watched directory, and otherwise at least every second.
     caught_up: int = 0
     # The last Spark plan of each operator; first subtask only.
     plans: Mapping[str, str] = field(default_factory=dict)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from firesteel.datastream import DataStream, DataStreamSink
     from firesteel.environment import Environment
+    from firesteel.spark_connect.locations import Location
 
 MODES = ("append", "update", "complete")
 UID = "sink"  # of the sink, under which its state is restored
@@ -105,6 +106,18 @@ class QuerySink:
     sink: Callable[[str], Sink]
     check: Callable[[StructType], None] = lambda _: None
     names: frozenset[str] = frozenset()  # among which are the modules of its function
+
+    def check_restore(self, location: Location) -> None:
+        """Raises Refused if the query cannot continue from the location: the rows of a memory sink
+        are gone, unless a complete result replaces them.
+        """
+        if self.memory and self.output_mode != "complete" and location.restores:
+            raise Refused(
+                "This query does not support recovering from checkpoint location. Delete"
+                f" {location.uri} to start over.",
+                condition="_LEGACY_ERROR_TEMP_1299",
+                parameters={"checkpointPath": location.uri},
+            )
 
     def add_to(self, planned: PlannedStream, completed: str = "") -> DataStreamSink:
         """Adds the sink to a planned stream. `completed` is the URI of a directory in which

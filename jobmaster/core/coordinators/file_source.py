@@ -108,8 +108,6 @@ class FileSourceEnumerator(SplitEnumerator):
         if self._watch_s is not None:
             self._list_at = now + self._watch_s
         served = self.serve_waiting()
-        if self._up_to_date:
-            return served
         self._up_to_date = True
         return [*served, *(Answer(attempt_id, NoSplitYet()) for attempt_id in self._waiting)]
 

@@ -200,8 +200,8 @@ class InputTask:
         self._carry_out(self._alignment.abort(checkpoint_id))
 
     @property
-    def caught_up(self) -> bool:
-        return False
+    def caught_up(self) -> int:
+        return 0
 
     @property
     def drained(self) -> bool:

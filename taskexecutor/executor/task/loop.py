@@ -71,10 +71,8 @@ class TaskKind(Protocol):
         """Returns the savepoint after which nothing is produced, until its outcome is known."""
 
     @property
-    def caught_up(self) -> bool:
-        """Returns whether it is a source that has emitted everything that was available when it
-        started.
-        """
+    def caught_up(self) -> int:
+        """Returns how often a source has emitted everything that was available."""
 
     @property
     def drained(self) -> bool:

@@ -99,7 +99,7 @@ class TaskMetricGroup:
         self._gc_before_ms: float | None = None
         self.checkpoint_times: CheckpointTimes | None = None  # None: the job takes no checkpoints
         self.watermark_us: Callable[[], int] = lambda: MIN_TIMESTAMP_US
-        self.caught_up: Callable[[], bool] = lambda: False
+        self.caught_up: Callable[[], int] = lambda: 0
 
     def operator(self, operator_id: str, operator_name: str) -> OperatorMetrics:
         metrics = OperatorMetrics(operator_id, operator_name)
@@ -152,7 +152,7 @@ class TaskMetricGroup:
             python_ms=spent_ns[TimeKind.PYTHON] / 1e6,
             exchange_ms=(spent_ns[TimeKind.EXCHANGE] - no_credit_ns) / 1e6,
             gc_ms=self.gc_ms,
-            caught_up=int(self.caught_up()),
+            caught_up=self.caught_up(),
             bundles=sum(o.bundles for o in self.operators),
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),

@@ -38,7 +38,7 @@ class SourceTask:
         self._triggered: list[_Triggered] = []
         self._stopping: int | None = None  # the savepoint after which the source produces nothing
         self._draining = False
-        self.caught_up = False
+        self.caught_up = 0
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
 
@@ -68,7 +68,7 @@ class SourceTask:
             return Step.END
         if self._source.caught_up:
             if not self._source.limit_reached:
-                self.caught_up = True
+                self.caught_up += 1
             if self._source.reports_idle:
                 self._head.report_idle()
         if not self._source.waiting:

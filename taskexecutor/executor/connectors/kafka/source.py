@@ -67,6 +67,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 
 DATA_LOSSES = "numDataLosses"
 _PLAN = b"firesteel.kafka.plan"  # in the metadata of the source's schema
+POLL_S = 1.0  # at least so often, the source reports that it has caught up
 PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
 _METADATA = "firesteel job "
 
@@ -301,7 +302,8 @@ class KafkaReading(SourceOperator):
             return False
         due_s = self._times.due_s()
         self.waiting = True
-        self.poll_interval_s = None if due_s is None else max(0.001, due_s - now_s)
+        wait_s = POLL_S if due_s is None else min(POLL_S, due_s - now_s)
+        self.poll_interval_s = max(0.001, wait_s)
         return True
 
     def _now_s(self) -> float:
