@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from firesteel.client.client import Client
 from firesteel.errors import FiresteelError
@@ -72,12 +74,13 @@ class MemoryTable:
         operator_id: str,
         *,
         name: str,
-        schema: pa.Schema,
+        schema: StructType,
         output_mode: str,
     ) -> None:
         """`schema` is that of the query."""
         self.name = name
-        self._schema = schema
+        self.schema = schema
+        self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
         self._batches = Batches(replaces=output_mode == "complete")
         self._changed = threading.Condition()
         self._ended = False
@@ -87,13 +90,13 @@ class MemoryTable:
         self._thread = threading.Thread(target=self._read, name=f"memory-{name}", daemon=True)
         self._thread.start()
 
-    def changed_table(self) -> pa.Table | None:
-        """Returns the table if it has changed since the last call, or is new."""
+    def changed_rows(self) -> pa.Table | None:
+        """Returns all rows if there are others than at the last call, or if this is the first."""
         with self._changed:
             if self._batches.version == self._shown:
                 return None
             self._shown = self._batches.version
-            return self._batches.table(self._schema)
+            return self._batches.table(self._arrow_schema)
 
     def wait(self, checkpoint_id: int | None = None, timeout_s: float | None = None) -> None:
         """Waits until the table has all rows up to a complete checkpoint, or up to the job's end.

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 # With these, PySpark would create sessions of Spark Connect in this process.
@@ -92,6 +94,17 @@ class Spark:
             for key, value in all_settings.items()
             if key.startswith("spark.sql.") and conf.isModifiable(key)
         }
+
+    def create_view(
+        self, user_id: str, session_id: str, name: str, rows: pa.Table, schema: StructType
+    ) -> None:
+        """Creates or replaces a temporary view of these rows in a session."""
+        from pyspark.sql import SparkSession
+
+        assert self._session is not None
+        own = self._session
+        session = SparkSession(own.sparkContext, self.holder(user_id, session_id).session())
+        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
 
     def analyzed(self, user_id: str, session_id: str, relation: bytes) -> Any:
         """Returns the analysed Catalyst plan of a serialised `Relation` in a session.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -10,12 +12,20 @@ from pyspark.sql.connect import proto
 from firesteel.client.execution import JobClient
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.common.config import options
+from firesteel.common.logs import get_logger
+from firesteel.errors import FiresteelError
+from firesteel.operators import SourceSpec
+from firesteel.plan.job_graph_generator import operator_id_of
+from firesteel.spark_connect.available_now import process_available, stop_when_read
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
+from firesteel.spark_connect.memory import MemoryTable
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.queries import StartedQuery
 from firesteel.spark_connect.sinks import PlannedStream, QuerySink, sink_of
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.triggers import Trigger, trigger_of
+
+log = get_logger(__name__)
 
 # Spark ends a query with its first error. A job is restarted after the loss of a process, and some
 # times after any other error, which it may have from another process.
@@ -50,6 +60,9 @@ class JobStarter:
         self._spark = spark
         self._context = context
         self._plan = plan
+        # By session and name: the tables of memory sinks, also of queries that have ended.
+        self._tables: defaultdict[SessionKey, dict[str, MemoryTable]] = defaultdict(dict)
+        self._showing = threading.Lock()
 
     def start(self, session: SessionKey, request: proto.WriteStreamOperationStart) -> StartedQuery:
         trigger = trigger_of(request)
@@ -77,6 +90,7 @@ class JobStarter:
         location: Location,
         settings: Mapping[str, str],
     ) -> StartedQuery:
+        sink.check_restore(location)
         planned = self._plan(
             self._spark,
             session.user_id,
@@ -87,11 +101,12 @@ class JobStarter:
             configuration={
                 **({} if self._context.conf.is_set(options.RESTART_STRATEGY) else _RESTARTS),
                 **settings,
-                **trigger.configuration(),
                 **location.configuration(),
             },
         )
-        sink.add_to(planned, location.completed)
+        program = planned.environment._program
+        program.configuration |= trigger.configuration(limited=_is_limited(planned))
+        added = sink.add_to(planned, location.completed)
         name = request.query_name or f"query {location.query_id}"
         job = planned.environment.execute_async(name)
         embedded = self._context.embedded_cluster is not None
@@ -104,7 +119,33 @@ class JobStarter:
             else:
                 job.stop(location.savepoints)
 
+        table: MemoryTable | None = None
+        if sink.memory:
+            table = MemoryTable(
+                client,
+                job.job_id,
+                operator_id_of(added._operator()),
+                name=sink.memory,
+                schema=planned.schema,
+                output_mode=sink.output_mode,
+            )
+            self._tables[session][sink.memory] = table
+        if trigger.ends:
+            threading.Thread(
+                target=self._stop_when_read,
+                args=(job.job_id, location.savepoints),
+                name=f"available-now-{job.job_id}",
+                daemon=True,
+            ).start()
+
+        def process() -> None:
+            checkpoint_id = process_available(client, job.job_id)
+            if table is not None:
+                table.wait(checkpoint_id)
+
         def closed() -> None:
+            if table is not None:
+                table.close()
             location.ended()
             location.close()
 
@@ -116,14 +157,42 @@ class JobStarter:
             explanation=_explanation(job),
             location="" if location.is_temporary else location.uri,
             stop=stop,
+            process_available=process,
             closed=closed,
         )
 
     def before(self, session: SessionKey) -> None:
-        """Called before Spark runs or analyses a plan of the session."""
+        """Called before Spark runs or analyses a plan of the session: shows the rows of memory
+        sinks.
+        """
+        if session not in self._tables:
+            return
+        with self._showing:
+            for table in list(self._tables[session].values()):
+                if (rows := table.changed_rows()) is not None:
+                    self._spark.create_view(
+                        session.user_id, session.session_id, table.name, rows, table.schema
+                    )
 
     def release(self, session: SessionKey) -> None:
         """Called when a session ends, after its queries."""
+        self._tables.pop(session, None)
+
+    def _stop_when_read(self, job_id: str, savepoints: str) -> None:
+        try:
+            stop_when_read(self._context.client(), job_id, savepoints)
+        except FiresteelError:
+            log.exception("a query that should end was not stopped", job_id=job_id)
+
+
+def _is_limited(planned: PlannedStream) -> bool:
+    """Whether a source reads a limited number of rows between two checkpoints."""
+    specs = (node.spec for node in planned.environment._program.graph.nodes)
+    return any(
+        getattr(spec.source, "max_records_per_checkpoint", None) is not None
+        for spec in specs
+        if isinstance(spec, SourceSpec)
+    )
 
 
 def _sources(job: JobClient) -> tuple[str, ...]:
