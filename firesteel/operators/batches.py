@@ -31,7 +31,7 @@ class BatchesSpec(Spec):
     marks: bool = False
 
     uses_pandas = False
-    counts_rows = True
+    sees_each_update = True
 
     @property
     def fixed_parallelism(self) -> int:

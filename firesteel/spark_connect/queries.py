@@ -51,9 +51,9 @@ class StartedQuery:
     location: str = ""  # of checkpoints; empty: state ends with the query
     first_batch: int = 0
     stop: Callable[[], None]  # ends the job, with its state if there is a location
-    # Whether the job has read everything that its sources had when it was asked, and how to wait
-    # until sinks have the results; None: not known.
-    process_available: Callable[[], None] | None = None
+    # Waits until the sinks have the results of everything that the sources had when it was called;
+    # returns False if the job has ended. None: not known.
+    process_available: Callable[[], bool] | None = None
     # Called when the job has ended; returns an error that the job itself does not have.
     closed: Callable[[], None] = field(default=lambda: None)
 
@@ -429,8 +429,8 @@ def _process_available(query: StreamingQuery) -> None:
     """Returns once the query has processed what its sources had when this was called."""
     if query.started.process_available is None:
         raise IllegalState(f"{query.shown} cannot tell when its sources are read")
-    if query.is_active:
-        query.started.process_available()
+    if query.is_active and not query.started.process_available():
+        query.ended.wait()
     if query.failure is not None:
         raise query.failure
 

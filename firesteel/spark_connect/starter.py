@@ -138,10 +138,11 @@ class JobStarter:
                 daemon=True,
             ).start()
 
-        def process() -> None:
+        def process() -> bool:
             checkpoint_id = process_available(client, job.job_id)
             if table is not None:
                 table.wait(checkpoint_id)
+            return checkpoint_id is not None
 
         def closed() -> None:
             if table is not None:
