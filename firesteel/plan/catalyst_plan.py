@@ -6,12 +6,14 @@ and functions are resolved there, once, and a slot only puts the plan on top of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from firesteel.static_table import StaticTable
 
 
 # Nodes that hold parts which cannot be serialised: their constructors' arguments travel instead,
@@ -25,12 +27,16 @@ class CatalystPlan:
     """A function from DataFrame to DataFrame.
 
     `pieces` are parts of the plan, the lowest first. Each is serialised (Java's serialisation): a
-    LogicalPlan with one leaf, a LocalRelation, which stands for the columns of the rows below it in
+    LogicalPlan with a leaf, a LocalRelation, which stands for the columns of the rows below it in
     their order; or the arguments of one of PYTHON_MAPS, by its name. `text` shows the plan.
+
+    A join with static rows has a second leaf: `statics` has its rows, and the id of the expression
+    of its first column.
     """
 
     pieces: tuple[tuple[str, bytes], ...]
     text: str = ""
+    statics: tuple[tuple[int, StaticTable], ...] = ()
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -38,8 +44,12 @@ class CatalystPlan:
         session: Any = frame.sparkSession
         jvm = session._jvm
         plan = frame._jdf.queryExecution().analyzed()
+        statics = {
+            number: rows.dataframe()._jdf.queryExecution().analyzed()
+            for number, rows in self.statics
+        }
         for name, content in self.pieces:
-            plan = _on(jvm, name, _deserialized(jvm, content), plan)
+            plan = _on(jvm, name, _deserialized(jvm, content), plan, statics)
         rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
         return ClassicDataFrame(rows, session)
 
@@ -47,38 +57,47 @@ class CatalystPlan:
         return self.text or "CatalystPlan"
 
 
-def serialized(jvm: Any, plan: Any, text: str) -> CatalystPlan:
-    """Returns a plan, whose one leaf is a LocalRelation, as a function.
+def serialized(
+    jvm: Any, plan: Any, text: str, statics: Mapping[int, StaticTable] | None = None
+) -> CatalystPlan:
+    """Returns a plan as a function. Its leaves are LocalRelations, one of which is not static.
 
     Raises Py4JJavaError if it has a part that cannot be serialised.
     """
-    pieces: list[tuple[str, bytes]] = []
-    _split(jvm, plan, pieces)
-    return CatalystPlan(tuple(pieces), text)
-
-
-def _split(jvm: Any, plan: Any, pieces: list[tuple[str, bytes]]) -> Any:
-    """Adds the parts of the plan that end with a Python map to `pieces`. Returns the rest; the
-    first call adds it.
-    """
+    statics = statics or {}
     chain, node = [], plan
     while items(node.children()):
         chain.append(node)
-        (node,) = items(node.children())
+        node = next(each for each in items(node.children()) if not _is_static(each, statics))
+    pieces: list[tuple[str, bytes]] = []
     current = node
     for each in reversed(chain):
         name = each.getClass().getSimpleName()
-        if name not in PYTHON_MAPS:
-            current = each.withNewChildren(seq(jvm, [current]))
-            continue
-        if current is not node:
-            pieces.append(("", _serialized(jvm, current)))
-        arguments = items(each.productIterator().toSeq())
-        arguments[_CHILD] = None
-        pieces.append((name, _serialized(jvm, _array(jvm, arguments))))
-        current = node = _leaf(jvm, each)
+        if name in PYTHON_MAPS:
+            if current is not node:
+                pieces.append(("", _serialized(jvm, current)))
+            arguments = items(each.productIterator().toSeq())
+            arguments[_CHILD] = None
+            pieces.append((name, _serialized(jvm, _array(jvm, arguments))))
+            current = node = _leaf(jvm, each)
+        else:
+            below = [
+                child if _is_static(child, statics) else current for child in items(each.children())
+            ]
+            current = each.withNewChildren(seq(jvm, below))
     if current is not node or not pieces:
         pieces.append(("", _serialized(jvm, current)))
+    return CatalystPlan(tuple(pieces), text, tuple(statics.items()))
+
+
+def _is_static(plan: Any, statics: Mapping[int, StaticTable]) -> bool:
+    return not plan.children().size() and _number(plan) in statics
+
+
+def _number(leaf: Any) -> int:
+    """Identifies a leaf of a plan by its first column."""
+    number: int = leaf.output().head().exprId().id()
+    return number
 
 
 def _leaf(jvm: Any, plan: Any) -> Any:
@@ -87,25 +106,26 @@ def _leaf(jvm: Any, plan: Any) -> Any:
     return relation(plan.output(), seq(jvm, []), False, nothing)
 
 
-def _on(jvm: Any, name: str, piece: Any, given: Any) -> Any:
+def _on(jvm: Any, name: str, piece: Any, given: Any, statics: Mapping[int, Any]) -> Any:
     if not name:
-        return _with_leaf(jvm, piece, given)
+        return _with_leaves(jvm, piece, given, statics)
     arguments = list(piece)
     arguments[_CHILD] = given
     return getattr(jvm.org.apache.spark.sql.catalyst.plans.logical, name)(*arguments)
 
 
-def _with_leaf(jvm: Any, plan: Any, given: Any) -> Any:
-    """Returns `plan` with the columns of the plan `given` in place of its leaf's."""
+def _with_leaves(jvm: Any, plan: Any, given: Any, statics: Mapping[int, Any]) -> Any:
+    """Returns `plan` with the columns of `given`, or of static rows, in place of its leaves'."""
     children = items(plan.children())
     if children:
-        (child,) = children
-        return plan.withNewChildren(seq(jvm, [_with_leaf(jvm, child, given)]))
+        below = [_with_leaves(jvm, child, given, statics) for child in children]
+        return plan.withNewChildren(seq(jvm, below))
+    rows = statics.get(_number(plan), given) if statics else given
     columns = [
         alias(jvm, column, wanted)
-        for column, wanted in zip(items(given.output()), items(plan.output()), strict=True)
+        for column, wanted in zip(items(rows.output()), items(plan.output()), strict=True)
     ]
-    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(seq(jvm, columns), given)
+    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(seq(jvm, columns), rows)
 
 
 def _serialized(jvm: Any, value: Any) -> bytes:

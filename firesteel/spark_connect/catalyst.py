@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import CatalystPlan, alias, items, seq, serialized
+from firesteel.static_table import StaticTable
 
 _NOT_IN_NAMES = re.compile(r"\W+")
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
@@ -52,11 +54,20 @@ class Catalyst:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))
 
-    def stretch(self, plan: Any) -> CatalystPlan:
-        """Returns the plan, with one leaf, as a function for slots. Raises Py4JJavaError if it has
-        a part that cannot be serialised.
+    def stretch(self, plan: Any, statics: Mapping[int, StaticTable] | None = None) -> CatalystPlan:
+        """Returns the plan as a function for slots. Raises InvalidProgram if it has a part that
+        cannot be serialised.
         """
-        return serialized(self.jvm, plan, plan.treeString())
+        from py4j.protocol import Py4JJavaError
+
+        text = plan.treeString()
+        try:
+            return serialized(self.jvm, plan, text, statics)
+        except Py4JJavaError as error:
+            raise InvalidProgram(
+                f"this part of the query cannot be sent to slots"
+                f" ({error.java_exception.toString()}):\n{text[:1_000]}"
+            ) from error
 
 
 def kind(plan: Any) -> str:

@@ -12,15 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from firesteel.datastream import DataStream
+import pyarrow as pa
+
+from firesteel.datastream import ConnectedStreams, DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
 from firesteel.operators import (
     DropDuplicatesSpec,
     EventTimeWatermarkSpec,
+    JoinSpec,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
+    SessionAggregateSpec,
+    Spec,
 )
+from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.catalyst_plan import CatalystPlan, alias, items
 from firesteel.spark_connect.catalyst import (
@@ -32,8 +38,10 @@ from firesteel.spark_connect.catalyst import (
     kind,
     output,
 )
+from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
 from firesteel.spark_connect.sources import source_of
-from firesteel.spark_connect.spark import Spark
+from firesteel.spark_connect.spark import Spark, StaticRows
+from firesteel.static_table import StaticTable
 
 # Nodes that treat each row by itself; Spark runs them in the slots.
 _ROW_BY_ROW = frozenset(
@@ -43,6 +51,13 @@ _ROW_BY_ROW = frozenset(
 _TRANSPARENT = frozenset(
     ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
 )
+_HOW: dict[str, How] = {
+    "Inner": "inner",
+    "Cross": "inner",
+    "LeftOuter": "left",
+    "RightOuter": "right",
+    "FullOuter": "full",
+}
 # Nodes that need all rows: allowed above the aggregate of a query in complete mode.
 _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
 
@@ -65,13 +80,15 @@ class PlannedStream:
 class _Flow:
     """A stream and the stretch that is still to be applied to it.
 
-    `attributes` are those of the stream's columns `names`; `plan` has them as its leaf.
+    `attributes` are those of the stream's columns `names`; `plan` has them as its leaf, and
+    `statics` for others.
     """
 
     stream: DataStream
     attributes: list[Any]
     names: list[str]
     plan: Any
+    statics: Mapping[int, StaticTable] = field(default_factory=dict)
 
 
 def stream_of(
@@ -91,12 +108,20 @@ def stream_of(
     """
     plan = spark.analyzed(user_id, session_id, relation)
     environment = Environment(configuration=dict(configuration))
-    planner = Planner(spark.jvm, environment, output_mode=output_mode, batches=batches)
+    planner = Planner(
+        spark.jvm,
+        environment,
+        output_mode=output_mode,
+        batches=batches,
+        static_rows=lambda rows: spark.rows(user_id, session_id, rows),
+    )
     return planner.planned(plan)
 
 
 class Planner:
-    """Plans one query. `batches`: aggregates emit each key once per batch, not once per bundle."""
+    """Plans one query. `static_rows` runs a plan without streams. With `batches`, aggregates emit
+    each key once per batch, not once per bundle.
+    """
 
     def __init__(
         self,
@@ -105,12 +130,14 @@ class Planner:
         *,
         output_mode: str,
         batches: bool,
+        static_rows: Callable[[Any], pa.Table],
     ) -> None:
         self._catalyst = Catalyst(jvm)
         self._jvm = jvm
         self._environment = environment
         self._output_mode = output_mode
         self._batches = batches
+        self._static_rows = static_rows
         self._nodes: dict[str, Callable[[Any], _Flow]] = {
             "EventTimeWatermark": self._watermark,
             "Aggregate": self._aggregate,
@@ -118,6 +145,7 @@ class Planner:
             "DeduplicateWithinWatermark": self._deduplicate,
             "Distinct": self._deduplicate,
             "Union": self._union,
+            "Join": self._join,
             "StreamingRelation": self._source,
             "StreamingRelationV2": self._source,
         }
@@ -190,6 +218,8 @@ class Planner:
         name = kind(plan)
         if name in _TRANSPARENT:
             return self._flow(children(plan)[0])
+        if name == "Filter" and self._is_stream_join(children(plan)[0]):
+            return self._stream_join(children(plan)[0], conjuncts_of(plan.condition()))
         if name in _ROW_BY_ROW:
             flow = self._flow(children(plan)[0])
             return replace(flow, plan=plan.withNewChildren(self._catalyst.seq([flow.plan])))
@@ -240,18 +270,35 @@ class Planner:
         return flow.stream.operator("No watermark", EventTimeWatermarkSpec())
 
     def _deduplicate(self, plan: Any) -> _Flow:
-        flow = self._cut(self._flow(children(plan)[0]))
-        name = kind(plan)
-        by_id = {
-            each.exprId().id(): name for each, name in zip(flow.attributes, flow.names, strict=True)
-        }
-        keys = flow.attributes if name == "Distinct" else items(plan.keys())
-        columns = tuple(by_id[key.exprId().id()] for key in keys)
-        spec = DropDuplicatesSpec(key_columns=columns)
-        stream = flow.stream.key_by(*columns)._add(
-            f"DropDuplicates({', '.join(key.name() for key in keys)})", spec
+        flow = self._flow(children(plan)[0])
+        within = kind(plan) == "DeduplicateWithinWatermark"
+        attributes = output(flow.plan)
+        keys = attributes if kind(plan) == "Distinct" else items(plan.keys())
+        columns = tuple(map(column_name, keys))
+        timed = [each for each in attributes if delay_ms(each) is not None]
+        late, expires_after_us = "", None
+        if timed:
+            in_keys = [each for each in timed if column_name(each) in columns]
+            time = (in_keys or timed)[0]
+            late = _time_name(time)
+            if within:
+                expires_after_us = (delay_ms(time) or 0) * 1_000
+            elif in_keys:
+                expires_after_us = 0
+            added = self._catalyst.named(_time_of(self._catalyst, time), late)
+            project = self._catalyst.project([*attributes, added], flow.plan)
+            names = [*map(column_name, attributes), late]
+            flow = self._cut_as(replace(flow, plan=project), names)
+        else:
+            flow = self._cut(flow)
+        spec = DropDuplicatesSpec(
+            key_columns=columns, late_column=late, expires_after_us=expires_after_us
         )
-        return self._on(stream, output(plan), flow.names)
+        title = f"DropDuplicates({', '.join(key.name() for key in keys)})"
+        unique = self._on(
+            flow.stream.key_by(*columns)._add(title, spec), flow.attributes, flow.names
+        )
+        return replace(unique, plan=self._catalyst.project(output(plan), unique.plan))
 
     def _aggregate(self, plan: Any) -> _Flow:
         """Computes keys and inputs in a stretch, aggregates them, and computes the results."""
@@ -287,13 +334,27 @@ class Planner:
         partial = PartialWindowAggregateSpec(
             key_columns=names, window=None, time_column="", aggregates=aggregates
         )
-        final = RunningAggregateSpec(
-            key_columns=names,
-            aggregates=aggregates,
-            mode=cast(Any, self._output_mode),
-            expires=expires if self._output_mode != "complete" else "",
-            at_barriers=self._batches,
-        )
+        mode = cast(Any, self._output_mode)
+        final: Spec
+        if session := next((key for key in keys if key.session), None):
+            start, end = (name for name, _ in session.columns)
+            names = tuple(name for name in names if name not in (start, end))
+            final = SessionAggregateSpec(
+                key_columns=partial.key_columns,
+                start=start,
+                end=end,
+                aggregates=aggregates,
+                mode=mode,
+                at_barriers=self._batches,
+            )
+        else:
+            final = RunningAggregateSpec(
+                key_columns=names,
+                aggregates=aggregates,
+                mode=mode,
+                expires=expires if self._output_mode != "complete" else "",
+                at_barriers=self._batches,
+            )
         stream = flow.stream.key_by(*names)._add_in_two_halves(
             f"Aggregate({', '.join(key.attribute.name() for key in keys)})", partial, final, uid=""
         )
@@ -337,6 +398,100 @@ class Planner:
         text: str = call.withNewChildren(catalyst.seq(parts)).sql()
         return f"{text} AS {_result_name(call)}"
 
+    # -- joins
+
+    def _join(self, plan: Any) -> _Flow:
+        if self._is_stream_join(plan):
+            return self._stream_join(plan, [])
+        sides = children(plan)
+        streaming = [side.isStreaming() for side in sides].index(True)
+        flow = self._flow(sides[streaming])
+        static = sides[1 - streaming]
+        leaf = self._catalyst.leaf(output(static))
+        rows = self._rows(static)
+        below = [flow.plan, leaf] if streaming == 0 else [leaf, flow.plan]
+        number = output(static)[0].exprId().id()
+        return replace(
+            flow,
+            plan=plan.withNewChildren(self._catalyst.seq(below)),
+            statics={**flow.statics, number: rows},
+        )
+
+    def _rows(self, static: Any) -> StaticTable:
+        """Reads the static side of a join, now and once, as a table of the job."""
+        read = StaticRows(self._static_rows(static))
+        return self._environment.static(read, name="static side", max_size="1 gb", allow_empty=True)
+
+    @staticmethod
+    def _is_stream_join(plan: Any) -> bool:
+        return kind(plan) == "Join" and all(side.isStreaming() for side in children(plan))
+
+    def _stream_join(self, plan: Any, further: Sequence[Any]) -> _Flow:
+        """Joins two streams. `further` are conditions on the joined rows."""
+        catalyst = self._catalyst
+        how = _HOW.get(plan.joinType().toString())
+        if how is None or (further and how != "inner"):
+            if how is not None:
+                joined = self._stream_join(plan, [])
+                return replace(joined, plan=_filtered(catalyst, further, joined.plan))
+            raise InvalidProgram(
+                f"a {plan.joinType().toString()} join of two streams is not supported; allowed:"
+                " inner, left, right and full outer joins"
+            )
+        left, right = children(plan)
+        given = conjuncts_of(plan.condition().get()) if plan.condition().isDefined() else []
+        condition = condition_of(catalyst, [*given, *further], output(left), output(right))
+        if not condition.equal:
+            raise InvalidProgram(
+                "a join of two streams needs columns that are equal, such as a.id = b.id"
+            )
+        if condition.others and how != "inner":
+            raise InvalidProgram(
+                f"{condition.others[0].toString()}: the condition of an outer join of two streams"
+                " consists of equalities and of bounds between the two event times; filter the"
+                " streams before the join"
+            )
+        flows = [
+            self._keyed(plan, side, [pair[index] for pair in condition.equal], index)
+            for index, side in enumerate((left, right))
+        ]
+        keys = [
+            tuple(f"{side}_key_{number}" for number in range(len(condition.equal)))
+            for side in ("left", "right")
+        ]
+        spec = JoinSpec(
+            left_keys=keys[0], right_keys=keys[1], how=how, within=_within(condition.between)
+        )
+        first, second = (
+            flow.stream.key_by(*names) for flow, names in zip(flows, keys, strict=True)
+        )
+        title = f"Join({how}, {', '.join(pair[0].toString() for pair in condition.equal)})"
+        stream = ConnectedStreams(first, second)._add(title, spec, "")
+        joined = self._on(
+            stream,
+            [*flows[0].attributes, *flows[1].attributes],
+            [*flows[0].names, *flows[1].names],
+        )
+        after = catalyst.project(output(plan), joined.plan)
+        return replace(joined, plan=_filtered(catalyst, condition.others, after))
+
+    def _keyed(self, join: Any, side: Any, keys: Sequence[Any], index: int) -> _Flow:
+        """Returns a side with its keys and event times as additional columns."""
+        catalyst = self._catalyst
+        flow = self._flow(side)
+        label = ("left", "right")[index]
+        named = [catalyst.named(key, f"{label}_key_{i}") for i, key in enumerate(keys)]
+        times = [
+            catalyst.named(_time_of(catalyst, each), _time_name(each))
+            for each in output(side)
+            if delay_ms(each) is not None
+        ]
+        columns = [*output(flow.plan), *named, *times]
+        names = [column_name(each) for each in output(flow.plan)]
+        names += [each.name() for each in (*named, *times)]
+        flow = self._cut_as(replace(flow, plan=catalyst.project(columns, flow.plan)), names)
+        return replace(flow, stream=self._timed(join, side, flow))
+
     # -- stretches
 
     def _on(self, stream: DataStream, attributes: list[Any], names: list[str]) -> _Flow:
@@ -360,9 +515,32 @@ class Planner:
             self._catalyst.renamed(attribute, name)
             for attribute, name in zip(attributes, names, strict=True)
         ]
-        stretch = self._catalyst.stretch(self._catalyst.project(columns, flow.plan))
+        whole = self._catalyst.project(columns, flow.plan)
+        stretch = self._catalyst.stretch(whole, flow.statics)
         stream = flow.stream.transform(stretch, name=_title(flow.plan))
         return self._on(stream, attributes, list(names))
+
+
+def _within(between: Between | None) -> IntervalSpec | None:
+    if between is None:
+        return None
+    times = EventTimes(columns=(_time_name(between.left), _time_name(between.right)))
+    return IntervalSpec(times=times, lower_us=between.lower_us, upper_us=between.upper_us)
+
+
+def _time_of(catalyst: Catalyst, attribute: Any) -> Any:
+    """Returns the event time of an attribute: of a window, its end."""
+    return catalyst.field(attribute, 1) if is_window(attribute) else attribute
+
+
+def _time_name(attribute: Any) -> str:
+    return f"time_{attribute.exprId().id()}"
+
+
+def _filtered(catalyst: Catalyst, conditions: Sequence[Any], plan: Any) -> Any:
+    for condition in conditions:
+        plan = catalyst.logical.Filter(condition, plan)
+    return plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,7 +551,8 @@ class _Key:
     columns: list[tuple[str, Any]]  # names and expressions before the aggregate
     parts: list[Any]  # their attributes after it
     time: str = ""  # the column with the key's event time
-    window: bool = field(default=False)
+    window: bool = False
+    session: bool = False
 
     @staticmethod
     def of(catalyst: Catalyst, grouping: Any) -> _Key:
@@ -396,6 +575,7 @@ class _Key:
             parts=[part.toAttribute() for part in parts],
             time=parts[1].name() if delay_ms(attribute) is not None else "",
             window=True,
+            session=attribute.metadata().contains("spark.sessionWindow"),
         )
 
     def whole(self, catalyst: Catalyst) -> Any:
@@ -422,5 +602,5 @@ def _title(plan: Any) -> str:
     names = []
     while children(plan):
         names.append(kind(plan))
-        (plan,) = children(plan)
+        plan = children(plan)[0]
     return ", ".join(reversed(names)) or "Rename"

@@ -11,13 +11,15 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -123,6 +125,16 @@ class Spark:
             rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(holder.session(), plan)
             return rows.queryExecution().analyzed()
 
+    def rows(self, user_id: str, session_id: str, plan: Any) -> pa.Table:
+        """Runs an analysed plan without streams in a session. Returns its rows."""
+        from pyspark.sql.classic.dataframe import DataFrame
+        from pyspark.sql.session import SparkSession
+
+        assert self._session is not None
+        own = self.holder(user_id, session_id).session()
+        rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, plan)
+        return DataFrame(rows, SparkSession(self._session.sparkContext, own)).toArrow()
+
     @contextmanager
     def _artifacts(self, holder: Any) -> Iterator[None]:
         """Makes the classes that a program has added available to the thread's analysis."""
@@ -137,3 +149,13 @@ class Spark:
     @property
     def _service(self) -> Any:
         return self.jvm.org.apache.spark.sql.connect.service.SparkConnectService
+
+
+@dataclass(frozen=True, slots=True)
+class StaticRows:
+    """Rows that slots hold."""
+
+    rows: pa.Table
+
+    def __call__(self, spark: SparkSession) -> DataFrame:
+        return spark.createDataFrame(self.rows)

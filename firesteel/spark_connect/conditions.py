@@ -1,0 +1,195 @@
+"""Join conditions of streaming queries: which columns are equal, and how far apart times are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firesteel.plan.catalyst_plan import items, seq
+from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind
+
+# Rows that only one bound relates are kept for this long.
+_EVER_US = 3_650 * 86_400_000_000
+# In January and in July: an expression whose distance depends on the season is no bound.
+_PROBES_US = (1_768_000_000_000_000, 1_784_000_000_000_000)
+_COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """The right time is from `lower_us` to `upper_us` after the left one, both inclusive. The times
+    are attributes: timestamps, or windows, whose times are their ends.
+    """
+
+    left: Any
+    right: Any
+    lower_us: int
+    upper_us: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A join condition, taken apart. `others` are the conjuncts that are neither equalities nor
+    part of `between`; they must hold as well.
+    """
+
+    equal: list[tuple[Any, Any]]  # expressions of the left and of the right side
+    between: Between | None
+    others: list[Any]
+
+
+class _Sides:
+    def __init__(self, left: Sequence[Any], right: Sequence[Any]) -> None:
+        self._ids = [{each.exprId().id() for each in side} for side in (left, right)]
+
+    def of(self, expression: Any) -> int | None:
+        """Returns 0 if the expression only refers to the left side, 1 to the right one."""
+        ids = {each.exprId().id() for each in _references(expression)}
+        found = [side for side, own in enumerate(self._ids) if ids and ids <= own]
+        return found[0] if found else None
+
+
+def condition_of(
+    catalyst: Catalyst, conjuncts: Sequence[Any], left: Sequence[Any], right: Sequence[Any]
+) -> Condition:
+    """Takes the conjuncts of a join of two sides with these attributes apart."""
+    sides = _Sides(left, right)
+    equal: list[tuple[Any, Any]] = []
+    others: list[Any] = []
+    bounds = _Bounds(catalyst, sides)
+    for conjunct in conjuncts:
+        if kind(conjunct) == "EqualTo":
+            one, other = items(conjunct.children())
+            place = sides.of(one), sides.of(other)
+            if place in ((0, 1), (1, 0)):
+                pair = (one, other) if place == (0, 1) else (other, one)
+                equal.append(pair)
+                bounds.same(*pair)
+                continue
+        if not bounds.take(conjunct):
+            others.append(conjunct)
+    return Condition(equal=equal, between=bounds.between(), others=others)
+
+
+def conjuncts_of(expression: Any) -> list[Any]:
+    match kind(expression):
+        case "And":
+            return [part for each in items(expression.children()) for part in conjuncts_of(each)]
+        case "Literal" if expression.toString() == "true":
+            return []
+        case _:
+            return [expression]
+
+
+class _Bounds:
+    def __init__(self, catalyst: Catalyst, sides: _Sides) -> None:
+        self._catalyst = catalyst
+        self._sides = sides
+        self._times: tuple[Any, Any] | None = None
+        self._lower_us: list[int] = []
+        self._upper_us: list[int] = []
+
+    def between(self) -> Between | None:
+        if self._times is None:
+            return None
+        left, right = self._times
+        return Between(
+            left=left,
+            right=right,
+            lower_us=max(self._lower_us, default=-_EVER_US),
+            upper_us=min(self._upper_us, default=_EVER_US),
+        )
+
+    def same(self, left: Any, right: Any) -> None:
+        """Takes the equality of two event times."""
+        if _is_time(left) and _is_time(right) and self._are_times(left, right):
+            self._lower_us.append(0)
+            self._upper_us.append(0)
+
+    def take(self, conjunct: Any) -> bool:
+        """Returns whether the conjunct bounds the distance of the two times, and nothing else."""
+        name = kind(conjunct)
+        if name == "Between":
+            low = self._compare(conjunct.input(), conjunct.lower(), "GreaterThanOrEqual")
+            high = self._compare(conjunct.input(), conjunct.upper(), "LessThanOrEqual")
+            return low and high
+        if name in _COMPARISONS:
+            one, other = items(conjunct.children())
+            return self._compare(one, other, name)
+        return False
+
+    def _compare(self, one: Any, other: Any, name: str) -> bool:
+        places = self._sides.of(one), self._sides.of(other)
+        if places not in ((0, 1), (1, 0)):
+            return False
+        times = [self._shifted(each) for each in (one, other)]
+        if times[0] is None or times[1] is None:
+            return False
+        (first, first_us), (second, second_us) = times[0], times[1]
+        greater = name.startswith("Greater")
+        strict = 0 if name.endswith("OrEqual") else 1
+        # one + first_us  (> or <)  other + second_us
+        if places == (0, 1):  # left > right + distance: right - left < -distance
+            if not self._are_times(first, second):
+                return False
+            distance = first_us - second_us
+            lower = not greater
+        else:
+            if not self._are_times(second, first):
+                return False
+            distance = second_us - first_us
+            lower = greater
+        if lower:
+            self._lower_us.append(distance + strict)
+        else:
+            self._upper_us.append(distance - strict)
+        return True
+
+    def _are_times(self, left: Any, right: Any) -> bool:
+        if self._times is None:
+            self._times = left, right
+        known_left, known_right = self._times
+        return bool(
+            known_left.exprId().equals(left.exprId())
+            and known_right.exprId().equals(right.exprId())
+        )
+
+    def _shifted(self, expression: Any) -> tuple[Any, int] | None:
+        """Returns the event time and the microseconds that the expression adds to it; None if it is
+        another expression.
+        """
+        references = _references(expression)
+        if len(references) != 1 or not _is_time(references[0]) or is_window(references[0]):
+            return None
+        (time,) = references
+        shifts = {self._shift(expression, time, at_us) for at_us in _PROBES_US}
+        (shift, *others) = shifts
+        return None if shift is None or others else (time, shift)
+
+    def _shift(self, expression: Any, time: Any, at_us: int) -> int | None:
+        """Returns what a timestamp expression adds to an event time of this value."""
+        value = self._catalyst.expressions.Literal(at_us, time.dataType())
+
+        def put(each: Any) -> Any:
+            if kind(each) == "AttributeReference":
+                return value
+            parts = items(each.children())
+            return each.withNewChildren(seq(self._catalyst.jvm, map(put, parts))) if parts else each
+
+        found = put(expression).eval(None)
+        return found - at_us if isinstance(found, int) else None
+
+
+def _is_time(expression: Any) -> bool:
+    return kind(expression) == "AttributeReference" and delay_ms(expression) is not None
+
+
+def _references(expression: Any) -> list[Any]:
+    if kind(expression) == "AttributeReference":
+        return [expression]
+    found: dict[int, Any] = {}
+    for child in items(expression.children()):
+        for each in _references(child):
+            found.setdefault(each.exprId().id(), each)
+    return list(found.values())
