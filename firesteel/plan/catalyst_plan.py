@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from firesteel.static_table import StaticTable
 
 
 # Nodes that hold parts which cannot be serialised: their constructors' arguments travel instead,
 # without the child, which is the third one.
 PYTHON_MAPS = ("MapInPandas", "MapInArrow")
 _CHILD = 2
+
+
+class StaticRows(Protocol):
+    """Rows that slots hold: a StaticTable."""
+
+    def dataframe(self) -> DataFrame: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class CatalystPlan:
 
     pieces: tuple[tuple[str, bytes], ...]
     text: str = ""
-    statics: tuple[tuple[int, StaticTable], ...] = ()
+    statics: tuple[tuple[int, StaticRows], ...] = ()
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -58,7 +62,7 @@ class CatalystPlan:
 
 
 def serialized(
-    jvm: Any, plan: Any, text: str, statics: Mapping[int, StaticTable] | None = None
+    jvm: Any, plan: Any, text: str, statics: Mapping[int, StaticRows] | None = None
 ) -> CatalystPlan:
     """Returns a plan as a function. Its leaves are LocalRelations, one of which is not static.
 
@@ -90,7 +94,7 @@ def serialized(
     return CatalystPlan(tuple(pieces), text, tuple(statics.items()))
 
 
-def _is_static(plan: Any, statics: Mapping[int, StaticTable]) -> bool:
+def _is_static(plan: Any, statics: Mapping[int, StaticRows]) -> bool:
     return not plan.children().size() and _number(plan) in statics
 
 

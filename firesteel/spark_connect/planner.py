@@ -40,7 +40,7 @@ from firesteel.spark_connect.catalyst import (
 )
 from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
 from firesteel.spark_connect.sources import source_of
-from firesteel.spark_connect.spark import Spark, StaticRows
+from firesteel.spark_connect.spark import LocalRows, Spark
 from firesteel.static_table import StaticTable
 
 # Nodes that treat each row by itself; Spark runs them in the slots.
@@ -419,7 +419,7 @@ class Planner:
 
     def _rows(self, static: Any) -> StaticTable:
         """Reads the static side of a join, now and once, as a table of the job."""
-        read = StaticRows(self._static_rows(static))
+        read = LocalRows(self._static_rows(static))
         return self._environment.static(read, name="static side", max_size="1 gb", allow_empty=True)
 
     @staticmethod

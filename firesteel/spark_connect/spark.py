@@ -152,7 +152,7 @@ class Spark:
 
 
 @dataclass(frozen=True, slots=True)
-class StaticRows:
+class LocalRows:
     """Rows that slots hold."""
 
     rows: pa.Table
