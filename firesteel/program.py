@@ -27,7 +27,13 @@ from firesteel.plan.event_time import check_event_times, growing_states
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.local_modules import local_modules
 from firesteel.plan.local_rows import LocalTable, written
-from firesteel.plan.runtime_mode import BATCH, check_ends, due_at_the_end, is_batch
+from firesteel.plan.runtime_mode import (
+    BATCH,
+    check_ends,
+    due_at_the_end,
+    is_batch,
+    never_committed,
+)
 from firesteel.plan.shipping import Shipment
 from firesteel.plan.source_lines import place_of_call
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
@@ -228,6 +234,9 @@ class Program:
         if not batch:
             check_ends(pending)
             check_event_times(pending)
+            if not conf.get(options.CHECKPOINT_INTERVAL):
+                for surprise in never_committed(pending):
+                    _warn(surprise)
         else:
             if conf.get(options.CHECKPOINT_INTERVAL):
                 _warn(

@@ -134,6 +134,11 @@ class Sink:
     # -- of built-in sinks
 
     @property
+    def commits_with_checkpoints(self) -> bool:
+        """Whether rows are visible only when a checkpoint has completed, or the input has ended."""
+        return False
+
+    @property
     def coordinator(self) -> CoordinatorOptions | None:
         """The receiver of the rows in the JobMaster."""
         return None

@@ -14,7 +14,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import JobEdge, JobVertex, ResultType
 from firesteel.errors import InvalidProgram
-from firesteel.operators import SourceSpec
+from firesteel.operators import SinkSpec, SourceSpec
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 BATCH, AUTOMATIC = "BATCH", "AUTOMATIC"
@@ -62,6 +62,24 @@ def check_ends(graph: StreamGraph) -> None:
             )
         if before:
             endless[node] = before[0]
+
+
+def never_committed(graph: StreamGraph) -> Iterable[str]:
+    """Yields warnings about sinks of a stream without checkpoints that commit with them, or at the
+    end of their input, which they never reach.
+    """
+    for node in graph.nodes:
+        if not (isinstance(node.spec, SinkSpec) and node.spec.sink.commits_with_checkpoints):
+            continue
+        before = graph.leading_to([node]).nodes
+        endless = [n for n in before if isinstance(n.spec, SourceSpec) and not n.spec.bounded]
+        if endless:
+            yield (
+                f"{node} makes rows visible when a checkpoint completes, but {endless[0]} never"
+                " ends, and the program sets no interval of checkpoints; set"
+                f" {options.CHECKPOINT_INTERVAL.key} and {options.CHECKPOINT_DIR.key}, unless the"
+                " cluster's configuration does"
+            )
 
 
 def due_at_the_end(graph: StreamGraph, result_type: ResultType) -> Iterable[str]:

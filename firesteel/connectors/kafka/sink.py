@@ -102,6 +102,10 @@ class KafkaSink(Sink):
         return self.delivery == "exactly-once"
 
     @property
+    def commits_with_checkpoints(self) -> bool:
+        return self.exactly_once
+
+    @property
     def connection(self) -> KafkaConnection:
         """The brokers and the properties of the clients."""
         return connection("KafkaSink", self.bootstrap_servers, self.properties)

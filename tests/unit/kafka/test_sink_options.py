@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import pytest
 
-from firesteel.connectors import KafkaSink
+from firesteel import Environment
+from firesteel.connectors import KafkaSink, SequenceSource
 from firesteel.connectors.kafka.formats import Json, Raw
 from firesteel.errors import InvalidProgram
 
@@ -88,3 +90,31 @@ def test_an_unknown_option_of_spark_is_refused() -> None:
 def test_spark_needs_the_brokers() -> None:
     with pytest.raises(InvalidProgram, match=r"kafka\.bootstrap\.servers is missing"):
         KafkaSink.from_spark_options({"topic": "t"})
+
+
+@pytest.mark.parametrize(
+    ("end", "delivery", "interval", "warned"),
+    [
+        (None, "exactly-once", "0 s", True),
+        (None, "exactly-once", "1 s", False),
+        (None, "at-least-once", "0 s", False),
+        (10, "exactly-once", "0 s", False),
+    ],
+)
+def test_a_sink_that_never_commits_is_a_warning(
+    end: int | None, delivery: str, interval: str, warned: bool
+) -> None:
+    configuration = {
+        "execution.checkpointing.interval": interval,
+        "execution.checkpointing.dir": "/checkpoints",
+    }
+    env = Environment(configuration=configuration)
+    once = {"delivery": delivery, "transactional_id_prefix": "p"}
+    options: dict[str, Any] = once if delivery == "exactly-once" else {}
+    sink = KafkaSink("t", bootstrap_servers="localhost:9092", value=Json(), **options)
+    env.from_source(SequenceSource(0, end, "n"), name="Numbers").sink_to(sink)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        env.job_graph()
+    found = [str(warning.message) for warning in caught]
+    assert any("Numbers' (" in text and "never ends" in text for text in found) is warned, found

@@ -49,6 +49,12 @@ class KafkaSinkRuntime(WriterSink[KafkaSink]):
 
     def analyze(self, schema: pa.Schema | None) -> None:
         """Checks the columns, the topic, and the transaction's timeout against the brokers'."""
+        try:
+            self._check(schema)
+        except FiresteelError as error:
+            raise error from None  # users know the client's error by its words
+
+    def _check(self, schema: pa.Schema | None) -> None:
         columns = Columns(self.sink, known_schema("KafkaSink", schema))
         topics = Topics(self.sink.connection)
         if columns.topic is None:

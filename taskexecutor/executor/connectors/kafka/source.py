@@ -105,7 +105,10 @@ def check_and_plan(source: KafkaSource) -> Plan | None:
         starting_offsets.check(source, topics, listed)
         return None if source.end is None else starting_offsets.planned(source, topics, listed)
 
-    return clients.retried(found, PATIENCE_S, waiting=lambda _, pause_s: time.sleep(pause_s))
+    try:
+        return clients.retried(found, PATIENCE_S, waiting=lambda _, pause_s: time.sleep(pause_s))
+    except FiresteelError as error:
+        raise error from None  # users know the client's error by its words
 
 
 class KafkaReading(SourceOperator):
