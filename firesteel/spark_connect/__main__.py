@@ -16,7 +16,7 @@ from firesteel.client.spark_programs.front_process import LOG, FrontRequest
 from firesteel.common import logs
 from firesteel.common.config import Configuration
 from firesteel.common.job_graph import JobGraph
-from firesteel.common.process import announce_ready, watch_lifeline
+from firesteel.common.process import announce_ready, exit_reason, log_tail, watch_lifeline
 from firesteel.errors import FiresteelError
 from firesteel.spark_connect.front import Front
 from firesteel.spark_connect.planner import stream_of
@@ -24,6 +24,7 @@ from firesteel.spark_connect.queries import StreamingQueries
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.starter import JobStarter
 
+JVM_ENDS_S = 2.0  # after its connection is lost
 _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.app.name": "Firesteel"}
 
 
@@ -42,7 +43,13 @@ def main(folder: Path) -> None:
                 context.embedded_cluster.begin()
             spark.start()
             queries = StreamingQueries(JobStarter(spark, context, stream_of))
-            front = Front(request.token, spark.address, spark.token, queries)
+            front = Front(
+                request.token,
+                spark.address,
+                spark.token,
+                queries,
+                why_lost=lambda: _why_lost(spark, folder / LOG),
+            )
             front.start()
             announce_ready(port=front.port)
             log.info("the front serves", port=front.port)
@@ -53,6 +60,17 @@ def main(folder: Path) -> None:
         log.exception("the front ends")
         announce_ready(error=str(error))
     spark.stop()
+
+
+def _why_lost(spark: Spark, log: Path) -> str:
+    code = spark.exit_code(JVM_ENDS_S)
+    if code is None:
+        return ""
+    tail = log_tail(log)
+    return (
+        f"the JVM of Spark Connect has ended with {exit_reason(code)}; spark.driver.memory decides"
+        f" how much memory it has; the end of its log:\n{tail}"
+    )
 
 
 def _own_output(log: Path) -> TextIO:
@@ -96,7 +114,7 @@ def _context(request: FrontRequest, err: TextIO) -> ExecutionContext:
         overrides=request.overrides,
         files=request.files,
         on_submitted=submitted,
-        follows_output=request.follows_output,
+        follows_output=True,
         embedded_cluster=EmbeddedCluster(conf, task_executors=request.task_executors)
         if embedded
         else None,

@@ -58,13 +58,22 @@ class Front:
     """Serves on a port of 127.0.0.1 from `start` to `stop`.
 
     `token` is what programs present; `server` is the host and port of the Spark Connect server,
-    and `server_token` its own token.
+    and `server_token` its own token. `why_lost` says why the server is gone, or returns "" if it is
+    not: clients repeat calls to a server that may come back.
     """
 
-    def __init__(self, token: str, server: str, server_token: str, commands: Commands) -> None:
+    def __init__(
+        self,
+        token: str,
+        server: str,
+        server_token: str,
+        commands: Commands,
+        why_lost: Callable[[], str] = lambda: "",
+    ) -> None:
         self._token = token
         self._server_token = server_token
         self._commands = commands
+        self._why_lost = why_lost
         self._operations = Operations()
         self._reports = Reports()
         self._channel = grpc.insecure_channel(server, options=_UNLIMITED)
@@ -112,12 +121,12 @@ class Front:
 
         def unary(request: Any, context: grpc.ServicerContext) -> Any:
             self._check(context)
-            with _Reported(context, self._reports):
+            with _Reported(context, self._reports, self._why_lost):
                 return behavior(request, context)
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             self._check(context)
-            with _Reported(context, self._reports):
+            with _Reported(context, self._reports, self._why_lost):
                 yield from behavior(request, context)
 
         return stream if streams else unary
@@ -269,14 +278,20 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc, type-arg]
 class _Reported:
     """Ends a call with the error that is raised inside, as Spark's server would report it."""
 
-    def __init__(self, context: grpc.ServicerContext, reports: Reports) -> None:
+    def __init__(
+        self, context: grpc.ServicerContext, reports: Reports, why_lost: Callable[[], str]
+    ) -> None:
         self._context = context
         self._reports = reports
+        self._why_lost = why_lost
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
+            lost = self._why_lost() if error.code() is grpc.StatusCode.UNAVAILABLE else ""
+            if lost:
+                self._context.abort(grpc.StatusCode.INTERNAL, lost)
             self._context.set_trailing_metadata(error.trailing_metadata() or ())
             self._context.abort(error.code(), error.details() or "")
         if isinstance(error, UnknownResponse):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import sys
 import threading
 import time
 import uuid
@@ -33,6 +32,7 @@ from firesteel.spark_connect.progress import (
     terminated_event,
 )
 
+ENDING_S = 5.0  # a job that cannot be stopped because it has just ended
 OUTPUT_END_S = 20.0  # after the end of a job, for its printed lines
 _EVENTS = proto.StreamingQueryEventType
 
@@ -161,7 +161,7 @@ class StreamingQuery:
             try:
                 self.started.stop()
             except FiresteelError:
-                if not self.ended.wait(5.0):  # it may have ended by itself
+                if not self.ended.wait(ENDING_S):  # it may have ended by itself
                     self._stopping = False
                     raise
         self.ended.wait()
@@ -234,7 +234,7 @@ class StreamingQueries:
             released = self._sessions.pop(session, None)
         if released is not None:
             released.close_buses()
-            _stop_all(released.active)
+            _stop_all(released.active, log.warning)
         self._starter.release(session)
 
     def close(self, say: Callable[[str], None]) -> None:
@@ -250,7 +250,7 @@ class StreamingQueries:
                 else "it has no checkpointLocation, so its state is not kept"
             )
             say(f"query {name} was active when the program ended, and is stopped; {kept}")
-        _stop_all(active)
+        _stop_all(active, say)
         for session in sessions.values():
             session.close_buses()
 
@@ -435,14 +435,14 @@ def _process_available(query: StreamingQuery) -> None:
         raise query.failure
 
 
-def _stop_all(queries: list[StreamingQuery]) -> None:
-    """Stops queries at the same time, and reports on stderr those that do not stop."""
+def _stop_all(queries: list[StreamingQuery], say: Callable[[str], None]) -> None:
+    """Stops queries at the same time, and says which ones do not stop."""
 
     def stop(query: StreamingQuery) -> None:
         try:
             query.stop()
         except Exception as error:
-            print(f"{query.shown} did not stop: {error}", file=sys.stderr)
+            say(f"{query.shown} did not stop: {error}")
 
     threads = [threading.Thread(target=stop, args=(query,), daemon=True) for query in queries]
     for thread in threads:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,6 +70,17 @@ class Spark:
         session, self._session = self._session, None
         if session is not None:
             session.stop()
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """Waits for the end of the JVM, for at most this time; None if it still runs."""
+        if self._session is None:
+            return None
+        try:
+            gateway: Any = self._session.sparkContext._gateway
+            code: int = gateway.proc.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return code
 
     @property
     def address(self) -> str:

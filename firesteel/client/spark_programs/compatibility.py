@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import warnings
@@ -77,6 +78,7 @@ def connect_sessions(front: Front) -> Iterator[None]:
             patches.callback(*((setattr, owner, name, before) if own else (delattr, owner, name)))
 
         patches.enter_context(_environment())
+        patches.enter_context(_quiet_errors())
         builder = SparkSession.Builder
         patch(builder, "_validate_startup_urls", lambda self: None)
         for name in ("getOrCreate", "create"):
@@ -109,6 +111,20 @@ def _environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _quiet_errors() -> Iterator[None]:
+    """Keeps PySpark from logging each error of a query, which it also raises, as one line of JSON
+    with the JVM's stack.
+    """
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 _WHERE = "this program's queries run on Firesteel, and its batch queries on the Spark of the run"

@@ -42,7 +42,6 @@ class FrontRequest:
     settings: dict[str, str] = field(default_factory=dict)  # of Spark
     files: tuple[UserFile, ...] = ()
     search_path: tuple[str, ...] = ()  # on which the program finds its modules
-    follows_output: bool = False  # jobs print on the standard output of the program
 
     @classmethod
     def read(cls, folder: Path) -> FrontRequest:
@@ -91,6 +90,11 @@ class FrontProcess:
 
     def _start(self, settings: dict[str, str]) -> None:
         context = self._context
+        if not context.attached:
+            raise FiresteelError(
+                "the streaming queries of a PySpark program end with the program, so it cannot run"
+                " detached: run it without -d"
+            )
         own = context.embedded_cluster
         conf = context.conf if own is None else own.conf
         token = secrets.token_urlsafe(24)
@@ -106,7 +110,6 @@ class FrontProcess:
             settings={**conf.spark(), **settings},
             files=context.files,
             search_path=tuple(filter(None, sys.path)),
-            follows_output=context.follows_output,
         ).write(self._folder)
         lifeline, self._lifeline = os.pipe()
         try:

@@ -148,6 +148,18 @@ def test_an_error_passes_with_its_code_text_and_trailers(stub: Any, answers: Ans
     assert answers.before_plans == [SessionKey("ada", SESSION)]
 
 
+def test_a_lost_server_is_an_error_that_clients_do_not_retry(answers: Answers) -> None:
+    front = Front(TOKEN, "127.0.0.1:1", SERVER_TOKEN, answers, why_lost=lambda: "the JVM ended")
+    front.start()
+    with grpc.insecure_channel(f"127.0.0.1:{front.port}") as channel:
+        stub = base_pb2_grpc.SparkConnectServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as failed:
+            list(stub.ExecutePlan(plan(), metadata=CALLER))
+    front.stop()
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert failed.value.details() == "the JVM ended"
+
+
 def test_a_stream_of_requests_passes(stub: Any, server: Server) -> None:
     sent = [proto.AddArtifactsRequest(session_id=str(number)) for number in range(5)]
     assert stub.AddArtifacts(iter(sent), metadata=CALLER).session_id == SESSION
