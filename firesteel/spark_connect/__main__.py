@@ -18,6 +18,7 @@ from firesteel.common.config import Configuration
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import announce_ready, exit_reason, log_tail, watch_lifeline
 from firesteel.errors import FiresteelError
+from firesteel.plan.local_modules import imports_of_file, local_module
 from firesteel.spark_connect.front import Front
 from firesteel.spark_connect.planner import stream_of
 from firesteel.spark_connect.queries import StreamingQueries
@@ -42,7 +43,9 @@ def main(folder: Path) -> None:
             if context.embedded_cluster is not None and request.streams:
                 context.embedded_cluster.begin()
             spark.start()
-            queries = StreamingQueries(JobStarter(spark, context, stream_of))
+            queries = StreamingQueries(
+                JobStarter(spark, context, stream_of, _modules(Path(request.main)))
+            )
             front = Front(
                 request.token,
                 spark.address,
@@ -97,6 +100,11 @@ def _prepare(request: FrontRequest) -> None:
     sys.path += [folder for folder in request.search_path if folder not in known]
 
 
+def _modules(main: Path) -> frozenset[str]:
+    """Returns the local modules that the program imports."""
+    return frozenset(name for name in imports_of_file(main) if local_module(name) is not None)
+
+
 def _context(request: FrontRequest, err: TextIO) -> ExecutionContext:
     """Returns how queries run: on the cluster of the program."""
 
@@ -111,6 +119,8 @@ def _context(request: FrontRequest, err: TextIO) -> ExecutionContext:
         mode="embedded" if embedded else "remote",
         conf=conf,
         address=request.address,
+        job_id=request.job_id,
+        one_job=bool(request.job_id),
         overrides=request.overrides,
         files=request.files,
         on_submitted=submitted,

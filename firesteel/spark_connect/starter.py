@@ -54,9 +54,18 @@ class Plan(Protocol):
 
 
 class JobStarter:
-    """Starts queries as jobs on the cluster of the program."""
+    """Starts queries as jobs on the cluster of the program. `modules` are the local modules that
+    its functions may refer to.
+    """
 
-    def __init__(self, spark: Spark, context: ExecutionContext, plan: Plan) -> None:
+    def __init__(
+        self,
+        spark: Spark,
+        context: ExecutionContext,
+        plan: Plan,
+        modules: frozenset[str] = frozenset(),
+    ) -> None:
+        self._modules = modules
         self._spark = spark
         self._context = context
         self._plan = plan
@@ -105,6 +114,7 @@ class JobStarter:
             },
         )
         program = planned.environment._program
+        program.modules |= self._modules
         program.configuration |= trigger.configuration(limited=_is_limited(planned))
         added = sink.add_to(planned, location.completed)
         name = request.query_name or f"query {location.query_id}"

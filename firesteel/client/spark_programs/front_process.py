@@ -35,6 +35,7 @@ class FrontRequest:
     token: str  # that programs present
     main: str  # the program's main file
     address: str = ""  # of the cluster's Dispatcher; empty: the front starts a cluster
+    job_id: str = ""  # of the only job of an application cluster
     task_executors: int = 1  # of a cluster that the front starts
     streams: bool = True  # whether the program seems to have streaming queries
     configuration: dict[str, str] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class FrontProcess:
             token=token,
             main=str(self._main),
             address=context.address,
+            job_id=context.job_id,
             task_executors=0 if own is None else own.task_executors,
             streams=mentions_streams(self._main),
             configuration=conf.to_dict(),
