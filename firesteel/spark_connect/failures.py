@@ -33,6 +33,13 @@ class IllegalState(FiresteelError):
     """The program asks for something that its session or query does not allow."""
 
 
+class Interrupted(FiresteelError):
+    """The program has interrupted the operation."""
+
+    def __init__(self) -> None:
+        super().__init__("[OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008")
+
+
 class Reports:
     """Reports errors as statuses of calls. Long messages are kept for `FetchErrorDetails`."""
 
@@ -49,6 +56,8 @@ class Reports:
         if isinstance(error, Refused):
             classes, parameters = list(error.error.value), error.parameters
             condition, state = error.condition, error.sql_state
+        if isinstance(error, Interrupted):
+            condition, state = "OPERATION_CANCELED", "HY008"
         java_class = classes[0]
         metadata = {"classes": json.dumps(classes)}
         if condition:

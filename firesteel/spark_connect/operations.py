@@ -96,20 +96,23 @@ class Operation:
             if after and after not in self._ids:
                 raise UnknownResponse(after)
             number = self._ids[after] + 1 if after else self._released
-        while is_active():
+        while True:
             with self._changed:
-                position = number - self._released
-                if position < len(self._responses):
-                    response = self._responses[position]
-                elif self._ended:
-                    break
-                else:
+                while not self._is_readable(number) and is_active():  # `wake` is called afterwards
                     self._changed.wait()
-                    continue
+                position = number - self._released
+                if not is_active():
+                    return
+                if position >= len(self._responses):
+                    break
+                response = self._responses[position]
             yield response
             number += 1
         if self._failure is not None:
             raise self._failure
+
+    def _is_readable(self, number: int) -> bool:
+        return self._ended or number < self._released + len(self._responses)
 
     def wake(self) -> None:
         """Lets readers notice that their call has ended."""

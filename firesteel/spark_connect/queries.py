@@ -19,7 +19,7 @@ from firesteel.common.error_report import error_info
 from firesteel.common.logs import get_logger
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo, FiresteelError
-from firesteel.spark_connect.failures import QUERY_EXCEPTION, IllegalState, QueryFailed
+from firesteel.spark_connect.failures import QUERY_EXCEPTION, IllegalState, Interrupted, QueryFailed
 from firesteel.spark_connect.operations import Operation, SessionKey
 from firesteel.spark_connect.progress import (
     Batch,
@@ -324,7 +324,7 @@ class StreamingQueries:
         ended: Callable[[], list[StreamingQuery]],
     ) -> bool:
         """Waits until there are ended queries; returns whether there are. Raises the failure of
-        one of them.
+        one of them, or Interrupted.
         """
         session = self._of(operation.session)
 
@@ -339,6 +339,8 @@ class StreamingQueries:
                 None if timeout_ms is None else timeout_ms / 1000,
             )
             queries = ended()
+        if operation.cancelled.is_set() and not queries:
+            raise Interrupted
         for query in queries:
             if query.failure is not None:
                 raise query.failure
