@@ -80,6 +80,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             if not is_by_value(value.__name__) and (loaded := self._submodules(value.__name__)):
                 return _imported, (value.__name__, loaded)
         elif isinstance(value, FunctionType | BuiltinFunctionType | type):
+            if isinstance(value, type) and (module := _home_of(value)):
+                self._note_module(module)
+                return _member, (module, value.__name__)
             self._note_module(value.__module__)
         elif isinstance(value, CodeType):
             self._note_lines(value)
@@ -117,6 +120,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if source:
             known = self.lines.setdefault(code.co_filename, {})
             known.update(enumerate(source, code.co_firstlineno))
+
+
+def _home_of(kind: type) -> str:
+    """Returns the loaded module with this class, if the class names one that does not exist, as
+    those of confluent_kafka do: written in C, they cannot be pickled by value. Otherwise empty.
+    """
+    if kind.__module__ in sys.modules:
+        return ""
+    for name, module in sorted(sys.modules.items()):
+        if name.endswith(f".{kind.__module__}") and vars(module).get(kind.__name__) is kind:
+            return name
+    return ""
+
+
+def _member(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 def _imported(name: str, submodules: tuple[str, ...]) -> ModuleType:

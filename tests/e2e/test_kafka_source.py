@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from firesteel import Environment
@@ -59,8 +60,6 @@ def _write_and_die(kafka: str, topic: str, folder: Path) -> Callable[[Arrow], Ar
         for batch in batches:
             numbers = pc.cast(pc.cast(batch.column("value"), pa.string()), pa.int64())
             if pc.max(numbers).as_py() >= 3 * PART and not flag.exists():
-                from confluent_kafka import Producer  # it cannot be pickled
-
                 flag.touch()
                 producer = Producer({"bootstrap.servers": kafka})
                 for number in range(4 * PART, 5 * PART):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaException, Producer
+
+from firesteel.plan.source_lines import dumps_with_lines
 
 PROGRAM = """
 from firesteel import Environment
@@ -75,3 +80,15 @@ def test_their_lines_are_shipped(tmp_path: Path, cloudpickle: str) -> None:
     assert "    numbers.filter(lambda batch: shared(0)).print()\n" in received.stdout
     assert "    yield shared(0)\n" in received.stdout
     assert received.stdout.count("    1 / value\n") == 2
+
+
+def test_classes_that_name_a_missing_module_are_pickled_by_name() -> None:
+    """Those of confluent_kafka are in `confluent_kafka.cimpl`, and name `cimpl`."""
+    assert confluent_kafka.Producer.__module__ not in sys.modules
+
+    def used() -> list[type]:
+        return [Producer, KafkaException]
+
+    found = dumps_with_lines(used)
+    assert "confluent_kafka" in found.modules
+    assert pickle.loads(found.data)() == [Producer, KafkaException]
