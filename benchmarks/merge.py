@@ -52,10 +52,18 @@ def bundle(keys: int, kind: str, window: int | None) -> list[pa.RecordBatch]:
 
 
 def measure(
-    name: str, keys: int, bundles: int, *, kind: str = "dense", windows: bool = False
+    name: str,
+    keys: int,
+    bundles: int,
+    *,
+    kind: str = "dense",
+    windows: bool = False,
+    expires: bool | None = None,
 ) -> None:
-    data = [bundle(keys, kind, number // 4 if windows else None) for number in range(bundles)]
-    names = ["k", "window_start", "window_end"] if windows else ["k"]
+    """`expires`: a running aggregation by windows, whose keys expire or not."""
+    timed = windows or expires is not None
+    data = [bundle(keys, kind, number // 4 if timed else None) for number in range(bundles)]
+    names = ["k", "window_start", "window_end"] if timed else ["k"]
     output = pa.schema(
         [data[0][0].schema.field(n) for n in names]
         + [pa.field(item.name, pa.int64()) for item in ITEMS]
@@ -67,14 +75,21 @@ def measure(
             WindowAggregateSpec(key_columns=("k",), window=window, aggregates=ITEMS)
         )
     else:
-        operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=ITEMS))
+        operator = RunningAggregate(
+            RunningAggregateSpec(
+                key_columns=tuple(names),
+                aggregates=ITEMS,
+                mode="append" if expires else "update",
+                expires="window_end" if expires else "",
+            )
+        )
     harness = OperatorHarness(operator, [data[0][0].schema], output_schema=output).open()
     began = time.thread_time()
     for number, batches in enumerate(data):
         for batch in batches:
             harness.process(batch)
-        if windows:
-            harness.watermark(number // 4 * SIZE_US - 1)
+        if timed:
+            harness.watermark(number // 4 * SIZE_US - 1 + bool(expires))
     harness.end()
     took_s = time.thread_time() - began
     print(
@@ -90,3 +105,6 @@ if __name__ == "__main__":
     measure("running, 300,000 texts as keys", 300_000, 6, kind="text")
     measure("windows, 1,000 keys", 1_000, 400, windows=True)
     measure("windows, 1 M keys", 1_000_000, 8, windows=True)
+    for expires, how in ((False, "kept"), (True, "expiring")):
+        measure(f"running by windows, {how}, 1,000 keys", 1_000, 400, expires=expires)
+        measure(f"running by windows, {how}, 300,000 keys", 300_000, 12, expires=expires)

@@ -14,7 +14,7 @@ from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
 
 NEVER_US = MAX_TIMESTAMP_US
-FEWEST = 4_096  # expired keys for which it is worth while to build their state anew
+FEWEST = 65_536  # expired keys for which it is worth while to build their state anew
 
 
 def instants(times: pa.Array, null_us: int = NEVER_US) -> Ints:
