@@ -712,3 +712,37 @@ def test_unreadable_records_are_set_aside(
             assert (letter.value, letter.key, headers["h"]) == (b"{", b"k", b"x")
             assert headers["firesteel.topic"] == topic.encode()
             assert headers["firesteel.offset"] == b"1" and headers["firesteel.error"]
+
+
+# -- the end of the available records
+
+
+def test_a_source_has_caught_up_once_it_has_read_every_partition_to_its_end(kafka: Kafka) -> None:
+    topic = create_topic(kafka, partitions=2)
+    produce(kafka, topic, _spread(_numbers(0, 4), 2))
+    with Reader(_source(kafka, topic)) as reader:
+        source = reader.harness.operator
+        assert isinstance(source, KafkaReading)
+        assert not source.caught_up
+        reader.until(lambda: source.caught_up)
+        assert sorted(reader.values) == _numbers(0, 4)
+        produce(kafka, topic, _spread(_numbers(4, 6), 1))
+        reader.reads(*_numbers(0, 6))
+        reader.until(lambda: source.caught_up)
+    with Reader(_source(kafka, topic), subtask=2, parallelism=3) as empty:
+        empty.step()
+        assert empty.harness.operator.caught_up, "no partition is assigned to it"
+
+
+def test_a_source_has_caught_up_when_it_has_read_as_much_as_it_may(kafka: Kafka) -> None:
+    topic = create_topic(kafka)
+    produce(kafka, topic, _spread(_numbers(0, 4), 1))
+    with Reader(_source(kafka, topic, max_records_per_checkpoint=3)) as reader:
+        source = reader.harness.operator
+        assert isinstance(source, KafkaReading)
+        reader.until(lambda: source.caught_up)
+        assert reader.values == _numbers(0, 3)
+        reader.harness.snapshot(1)
+        assert not source.caught_up
+        reader.until(lambda: source.caught_up)
+        assert reader.values == _numbers(0, 4)
