@@ -63,10 +63,7 @@ class _Sessions:
     def _getActiveSessionIfMatches(session_id: str) -> Any:
         from pyspark.sql import SparkSession
 
-        session = SparkSession.getActiveSession()
-        if session is None:
-            raise FiresteelError("the slot has no active SparkSession")
-        return session
+        return getattr(_calls, "session", SparkSession._instantiatedSession)
 
     def __getattr__(self, name: str) -> Any:
         from pyspark.sql import SparkSession
@@ -98,7 +95,7 @@ class _TaskContexts:
         return getattr(_calls, "context", None)
 
 
-_calls = threading.local()  # `context`: that of the thread's call
+_calls = threading.local()  # of the thread's call: `context`, and `session` of its DataFrame
 
 
 def _no_frame(*_: Any) -> Any:
@@ -140,7 +137,11 @@ class ForeachBatchFunction:
     pickled: PickledFunction
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self.pickled.function(frame, batch_id)
+        _calls.session = frame.sparkSession
+        try:
+            self.pickled.function(frame, batch_id)
+        finally:
+            del _calls.session
 
 
 @dataclass(frozen=True)
