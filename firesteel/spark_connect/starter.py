@@ -124,10 +124,15 @@ class JobStarter:
         location.started(RunningQuery(job.job_id, name, "" if embedded else client.address))
 
         def stop() -> None:
-            if location.is_temporary:
-                job.cancel()
-            else:
-                job.stop(location.savepoints)
+            if not location.is_temporary:
+                try:
+                    job.stop(location.savepoints)
+                    return
+                except FiresteelError as error:
+                    # It does not run yet, or fails: the next start continues from its last
+                    # checkpoint.
+                    log.warning("no savepoint", job_id=job.job_id, reason=str(error))
+            job.cancel()
 
         table: MemoryTable | None = None
         if sink.memory:
