@@ -18,6 +18,7 @@ from pyspark.sql.connect import proto
 
 from firesteel.common.logs import get_logger
 from firesteel.spark_connect.failures import Reports
+from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.operations import (
     Operation,
     Operations,
@@ -176,7 +177,8 @@ class Front:
         handler = self._handler(parsed.plan)
         if handler is None:
             self._commands.before(session)
-            yield from self._pass("ExecutePlan", "unary_stream", request, context)
+            known = _knowing_kafka(proto.ExecutePlanRequest, request)
+            yield from self._pass("ExecutePlan", "unary_stream", known, context)
             return
         operation = Operation(parsed)
         self._operations.add(operation)
@@ -202,7 +204,8 @@ class Front:
 
     def _analyze_plan(self, request: bytes, context: grpc.ServicerContext) -> Any:
         self._commands.before(SessionKey.of(proto.AnalyzePlanRequest.FromString(request)))
-        return self._pass("AnalyzePlan", "unary_unary", request, context)
+        known = _knowing_kafka(proto.AnalyzePlanRequest, request)
+        return self._pass("AnalyzePlan", "unary_unary", known, context)
 
     def _reattach_execute(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         parsed = proto.ReattachExecuteRequest.FromString(request)
@@ -328,3 +331,11 @@ def _decompressed(operation: proto.Plan.CompressedOperation) -> proto.Command:
 
     with zstandard.ZstdDecompressor().stream_reader(operation.data) as reader:
         return proto.Command.FromString(reader.read())
+
+
+def _knowing_kafka(kind: Any, request: bytes) -> bytes:
+    """Returns the request with the name that Firesteel's format for Kafka has in Spark."""
+    if b"kafka" not in request.lower():
+        return request
+    content: bytes = renamed(kind.FromString(request)).SerializeToString()
+    return content

@@ -137,6 +137,9 @@ class ForeachBatchFunction:
     pickled: PickledFunction
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        from firesteel.spark_connect import kafka_table
+
+        kafka_table.accept_in_functions()
         _calls.session = frame.sparkSession
         try:
             self.pickled.function(frame, batch_id)

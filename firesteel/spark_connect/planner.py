@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.sql.connect import proto
 
 from firesteel.datastream import ConnectedStreams, DataStream
 from firesteel.environment import Environment
@@ -39,6 +40,7 @@ from firesteel.spark_connect.catalyst import (
     output,
 )
 from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
+from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.sources import source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
 from firesteel.static_table import StaticTable
@@ -106,6 +108,7 @@ def stream_of(
     With `batches`, aggregates emit each key once per batch, not once per bundle. Raises
     InvalidProgram for what cannot run, and Py4JJavaError for what Spark refuses.
     """
+    relation = renamed(proto.Relation.FromString(relation)).SerializeToString()
     plan = spark.analyzed(user_id, session_id, relation)
     environment = Environment(configuration=dict(configuration))
     planner = Planner(

@@ -14,6 +14,7 @@ from firesteel.datastream import DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import items
+from firesteel.spark_connect.kafka_table import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +45,7 @@ def source_of(jvm: Any, environment: Environment, relation: Any) -> tuple[DataSt
     options = {str(key): str(value) for key, value in relation.extraOptions().items()}
     format = str(relation.sourceName())
     table = relation.table()
-    if table.getClass().getSimpleName() == "PythonTable" and format.lower() != "kafka":
+    if table.getClass().getSimpleName() == "PythonTable" and format != FORMAT:
         return _python(environment, table, options, _schema(relation.schema())), names
     return _of_format(environment, format, options, _schema(relation.schema())), names
 
@@ -57,7 +58,7 @@ def _of_format(
             return _rate(environment, options)
         case "socket":
             return _socket(environment, options)
-        case "kafka":
+        case name if name == FORMAT:
             return environment.from_source(KafkaSource.from_spark_options(options))
         case name if name in FILE_FORMATS:
             return environment.from_source(_files(name, options, schema))

@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ class Spark:
         plugins = {_PLUGIN, *filter(None, settings.get("spark.plugins", "").split(","))}
         self._settings["spark.plugins"] = ",".join(sorted(plugins))
         self._session: SparkSession | None = None
+        self._preparing = threading.Lock()
+        self._prepared: set[tuple[str, str]] = set()
 
     def start(self) -> None:
         """Starts the JVM and the server. Raises FiresteelError if that fails."""
@@ -99,6 +102,16 @@ class Spark:
         nothing = self.jvm.scala.Option.apply(None)
         return self._service.getOrCreateIsolatedSession(user_id, session_id, nothing)
 
+    def prepare(self, user_id: str, session_id: str) -> None:
+        """Registers Firesteel's data sources in a session, if it is new."""
+        from firesteel.spark_connect.kafka_table import KafkaTable
+
+        key = user_id, session_id
+        with self._preparing:
+            if key not in self._prepared:
+                self._classic(user_id, session_id).dataSource.register(KafkaTable)
+                self._prepared.add(key)
+
     def settings(self, user_id: str, session_id: str) -> dict[str, str]:
         """Returns the settings of Spark SQL that a session has, and may change."""
         conf = self.holder(user_id, session_id).session().conf()
@@ -113,11 +126,7 @@ class Spark:
         self, user_id: str, session_id: str, name: str, rows: pa.Table, schema: StructType
     ) -> None:
         """Creates or replaces a temporary view of these rows in a session."""
-        from pyspark.sql import SparkSession
-
-        assert self._session is not None
-        own = self._session
-        session = SparkSession(own.sparkContext, self.holder(user_id, session_id).session())
+        session = self._classic(user_id, session_id)
         session.createDataFrame(rows, schema).createOrReplaceTempView(name)
 
     def analyzed(self, user_id: str, session_id: str, relation: bytes) -> Any:
@@ -130,7 +139,7 @@ class Spark:
         planner = jvm.org.apache.spark.sql.connect.planner.SparkConnectPlanner(
             holder, jvm.scala.Option.apply(None)
         )
-        with self._artifacts(holder):
+        with self._active(holder):
             plan = planner.transformRelation(
                 jvm.org.apache.spark.connect.proto.Relation.parseFrom(relation)
             )
@@ -140,22 +149,31 @@ class Spark:
     def rows(self, user_id: str, session_id: str, plan: Any) -> pa.Table:
         """Runs an analysed plan without streams in a session. Returns its rows."""
         from pyspark.sql.classic.dataframe import DataFrame
-        from pyspark.sql.session import SparkSession
+
+        session: Any = self._classic(user_id, session_id)
+        dataset = self.jvm.org.apache.spark.sql.classic.Dataset
+        return DataFrame(dataset.ofRows(session._jsparkSession, plan), session).toArrow()
+
+    def _classic(self, user_id: str, session_id: str) -> SparkSession:
+        """Returns a session of the server as PySpark's classic API sees it."""
+        from pyspark.sql import SparkSession
 
         assert self._session is not None
         own = self.holder(user_id, session_id).session()
-        rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, plan)
-        return DataFrame(rows, SparkSession(self._session.sparkContext, own)).toArrow()
+        return SparkSession(self._session.sparkContext, own)
 
     @contextmanager
-    def _artifacts(self, holder: Any) -> Iterator[None]:
-        """Makes the classes that a program has added available to the thread's analysis."""
+    def _active(self, holder: Any) -> Iterator[None]:
+        """Makes a session, and the classes that its program has added, those of the thread."""
         thread = self.jvm.java.lang.Thread.currentThread()
+        sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
         before = thread.getContextClassLoader()
         thread.setContextClassLoader(holder.classloader())
+        sessions.setActiveSession(holder.session())
         try:
             yield
         finally:
+            sessions.clearActiveSession()
             thread.setContextClassLoader(before)
 
     @property

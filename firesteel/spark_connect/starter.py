@@ -178,9 +178,10 @@ class JobStarter:
         )
 
     def before(self, session: SessionKey) -> None:
-        """Called before Spark runs or analyses a plan of the session: shows the rows of memory
-        sinks.
+        """Called before Spark runs or analyses a plan of the session: lets it know Kafka, and shows
+        the rows of memory sinks.
         """
+        self._spark.prepare(session.user_id, session.session_id)
         if session not in self._tables:
             return
         with self._showing:
