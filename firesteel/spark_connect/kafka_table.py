@@ -48,6 +48,8 @@ def renamed(message: Any) -> Any:
             message.format = FORMAT
         case "WriteOperation" if message.source.lower() == "kafka":
             message.source = FORMAT
+            if message.mode in (message.SAVE_MODE_UNSPECIFIED, message.SAVE_MODE_ERROR_IF_EXISTS):
+                message.mode = message.SAVE_MODE_APPEND  # as records are always added
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
             continue
@@ -75,6 +77,8 @@ def _accepting(original: Any) -> Any:
         # Spark looks for data sources in Python in the session of the thread.
         sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
         sessions.setActiveSession(session._jsparkSession)
+        if hasattr(self, "mode"):
+            self.mode("append")  # as records are always added
         return original(self, FORMAT)
 
     format.accepts_kafka = True  # type: ignore[attr-defined]
@@ -97,6 +101,8 @@ class KafkaTable(DataSource):
         raise FiresteelError("a job of Firesteel reads streams of Kafka; Spark only analyses them")
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise FiresteelError("mode('overwrite') is not for Kafka, whose records stay: omit it")
         return _Writer(KafkaSink.from_spark_options(dict(self.options)), schema.names)
 
 
