@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from firesteel import DataStream, Environment
 from firesteel.connectors import FileSource
@@ -25,6 +26,14 @@ from .conftest import Session
 from .test_connectors import write
 
 COUNT = parse_aggregates(["count(*) AS n"])
+
+
+def environment(folder: Path, interval: str = "200 ms") -> Environment:
+    checkpointing = {
+        "execution.checkpointing.interval": interval,
+        "execution.checkpointing.dir": str(folder / "checkpoints"),
+    }
+    return Environment(parallelism=2, configuration=checkpointing)
 
 
 def watched(env: Environment, folder: Path) -> DataStream:
@@ -68,10 +77,12 @@ def take(batches: Iterator[pa.RecordBatch], count: int) -> list[tuple[Any, ...]]
     return sorted(rows)
 
 
+@pytest.mark.parametrize("interval", ["200 ms", "0 s"])
 def test_windows_are_complete_by_the_watermark_of_all_subtasks(
-    session: Session, in_session: None, tmp_path: Path
+    session: Session, in_session: None, tmp_path: Path, interval: str
 ) -> None:
-    env = Environment(parallelism=2)
+    """Event time advances with checkpoints, or without them at any time."""
+    env = environment(tmp_path, interval)
     folder = tmp_path / "rows"
     counts = hourly(watched(env, folder))
     with counts.execute_and_collect(iterate="arrow") as batches:
@@ -87,7 +98,7 @@ def test_windows_are_complete_by_the_watermark_of_all_subtasks(
 def test_the_slower_of_two_watermarks_decides(
     session: Session, in_session: None, tmp_path: Path
 ) -> None:
-    env = Environment(parallelism=2)
+    env = environment(tmp_path)
     fast, slow = tmp_path / "fast", tmp_path / "slow"
     counts = hourly(watched(env, fast).union(watched(env, slow)))
     with counts.execute_and_collect(iterate="arrow") as batches:
@@ -99,7 +110,7 @@ def test_the_slower_of_two_watermarks_decides(
 
 
 def test_sessions_without_duplicates(session: Session, in_session: None, tmp_path: Path) -> None:
-    env = Environment(parallelism=2)
+    env = environment(tmp_path)
     folder = tmp_path / "rows"
     keys = ("start", "end", "key")
     counts = (

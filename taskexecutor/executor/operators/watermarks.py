@@ -158,8 +158,7 @@ class EventTimeWatermark(StreamOperator):
             self._advance()
         elif self._spec.combined:
             self._upstream_us = watermark.timestamp_us
-            if self._spec.eagerly:
-                self._advance()
+            self._advance()
 
     def process_status(self, status: StreamStatus) -> None:
         if status.idle:

@@ -6,7 +6,7 @@ alignment takes place between `poll` and the task: gates can block and unblock s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from firesteel.elements import EndOfData, EndOfPartition, StreamElement, StreamStatus, Watermark
@@ -28,10 +28,15 @@ class GateState:
 class InputReader:
     """Polls the gates in turn, so that a busy gate does not starve the others."""
 
-    def __init__(self, gates: Sequence[InputGate]) -> None:
+    def __init__(
+        self,
+        gates: Sequence[InputGate],
+        create_valve: Callable[[int], WatermarkValve] = WatermarkValve,
+    ) -> None:
+        """`create_valve` is called with the number of channels of each gate."""
         self.gates = tuple(gates)
         self.states = tuple(
-            GateState(WatermarkValve(g.channels), g.channels, g.channels) for g in self.gates
+            GateState(create_valve(g.channels), g.channels, g.channels) for g in self.gates
         )
         self._turn = 0
 

@@ -25,6 +25,7 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
+from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from taskexecutor.executor.exchange import BlockReason
 from taskexecutor.executor.exchange.partitioning import key_groups, subtask_of_group
 from taskexecutor.executor.task.chain import NodeTarget, OperatorChain
@@ -44,6 +45,7 @@ from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.interfaces import Exchange, InputGate
 from taskexecutor.executor.task.loop import Step
 from taskexecutor.executor.task.metrics import TaskMetricGroup
+from taskexecutor.executor.timing.watermarks import SettledWatermark, WatermarkValve
 
 # The time and rows of a step where checkpoints may overtake.
 TARGET_S = 0.1
@@ -129,7 +131,8 @@ class InputTask:
                 )
             )
         self._metrics.gates = list(self._gates)
-        self._reader = InputReader(self._gates)
+        settles = self._checkpoints is not None and MULTIPLE_WATERMARK_POLICY in config.config
+        self._reader = InputReader(self._gates, SettledWatermark if settles else WatermarkValve)
         self._alignment = BarrierAlignment([gate.channels for gate in self._gates])
         self._hold_back()
         self._restore_in_flight()
@@ -349,13 +352,23 @@ class InputTask:
                 case Release((gate, channel)):
                     self._gates[gate].unblock(channel, BlockReason.BARRIER_ALIGNMENT)
                 case Aligned(barrier):
+                    self._settle()
                     self._checkpointing(barrier).take(barrier)
                 case Overtake(barrier, channels):
+                    self._settle()
                     self._overtake(barrier, channels)
                 case GivenUp():
                     pass
                 case _:
                     assert_never(outcome)
+
+    def _settle(self) -> None:
+        """Advances event time to what the channels have reached."""
+        if self._reader.all_data_read:
+            return
+        for state, target in zip(self._reader.states, self._targets, strict=True):
+            for outcome in state.valve.settle():
+                target.event(outcome)
 
     def _on_event(self, gate: int, channel: int, event: StreamElement) -> None:
         reader, target = self._reader, self._targets[gate]

@@ -90,6 +90,10 @@ class WatermarkValve:
         self._watermarks_us[channel] = MAX_TIMESTAMP_US
         return self._advance()
 
+    def settle(self) -> tuple[ValveEvent, ...]:
+        """Called at a barrier: every channel has been read up to it."""
+        return _NOTHING
+
     def _done(self, channel: int) -> bool:
         return self._watermarks_us[channel] == MAX_TIMESTAMP_US
 
@@ -126,6 +130,70 @@ class WatermarkValve:
             return _NOTHING
         self._output_us = timestamp_us
         return (Watermark(timestamp_us),)
+
+
+class SettledWatermark(WatermarkValve):
+    """Combines channels from the same operator of a query, at barriers only. There, all of them
+    have been read to the same point of the sources, so the result is the same in all consumers, and
+    no row before the barrier comes after a watermark that it led to.
+
+    If every channel has been idle since the last barrier, the sources have caught up: the watermark
+    is the latest of all. Otherwise it is the earliest of the channels that have not been idle.
+    """
+
+    __slots__ = ("_caught", "_ended")
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self._caught = [False] * channels  # idle at some time since the last barrier
+        self._ended = [False] * channels
+
+    def on_watermark(self, channel: int, timestamp_us: int) -> tuple[ValveEvent, ...]:
+        if timestamp_us == MAX_TIMESTAMP_US:
+            return self.on_end(channel)
+        self._watermarks_us[channel] = max(timestamp_us, self._watermarks_us[channel])
+        return _NOTHING
+
+    def on_status(self, channel: int, idle: bool) -> tuple[ValveEvent, ...]:
+        self._active[channel] = not idle
+        self._caught[channel] = self._caught[channel] or idle
+        return _NOTHING
+
+    def on_end(self, channel: int) -> tuple[ValveEvent, ...]:
+        """Ends event time after the last channel, with no barrier to wait for."""
+        self._ended[channel] = True
+        if not all(self._ended) or self._output_us == MAX_TIMESTAMP_US:
+            return _NOTHING
+        return (
+            *self._becomes(idle=False),
+            *self._send_on(max(self._watermarks_us)),
+            *self._send_on(MAX_TIMESTAMP_US),
+        )
+
+    def settle(self) -> tuple[ValveEvent, ...]:
+        if all(self._ended):
+            return _NOTHING
+        behind_us = [
+            watermark_us
+            for watermark_us, caught, ended in zip(
+                self._watermarks_us, self._caught, self._ended, strict=True
+            )
+            if not (caught or ended)
+        ]
+        self._caught = [not active for active in self._active]
+        watermark_us = min(behind_us) if behind_us else max(self._watermarks_us)
+        # Idle anew, even if it was before: rows have ended the idleness of outputs downstream.
+        return (
+            *self._becomes(idle=False),
+            *self._send_on(watermark_us),
+            *self._becomes(idle=not behind_us),
+        )
+
+    def _becomes(self, *, idle: bool) -> tuple[ValveEvent, ...]:
+        if idle == self._output_idle:
+            return _NOTHING
+        self._output_idle = idle
+        return (StreamStatus(idle),)
 
 
 class QueryWatermark(WatermarkValve):

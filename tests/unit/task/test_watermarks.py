@@ -14,7 +14,11 @@ from firesteel.elements import (
     Watermark,
 )
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.timing.watermarks import WatermarkValve, valve_of_inputs
+from taskexecutor.executor.timing.watermarks import (
+    SettledWatermark,
+    WatermarkValve,
+    valve_of_inputs,
+)
 
 IDLE, ACTIVE = StreamStatus(True), StreamStatus(False)
 
@@ -167,3 +171,68 @@ def test_the_latest_input_may_decide_for_a_query() -> None:
     assert valve.on_watermark(0, MAX_TIMESTAMP_US) == (MAX_WATERMARK,)
     with pytest.raises(FiresteelError, match=r"multipleWatermarkPolicy is 'avg'; it must be min"):
         valve_of_inputs("avg")
+
+
+def test_at_a_barrier_channels_that_have_caught_up_have_the_latest_watermark() -> None:
+    valve = SettledWatermark(2)
+    assert valve.on_watermark(0, 100) == ()
+    assert valve.on_status(0, True) == ()
+    assert valve.settle() == (), "the other one has not caught up"
+    assert valve.on_watermark(1, 50) == ()
+    assert valve.on_status(1, True) == ()
+    assert valve.on_status(1, False) == (), "rows follow, but it had caught up"
+    assert valve.settle() == (Watermark(100), IDLE)
+    assert valve.settle() == (ACTIVE,), "it has not since then"
+    valve.on_status(1, True)
+    assert valve.settle() == (IDLE,)
+    assert valve.settle() == (ACTIVE, IDLE), "anew, because rows may have ended it downstream"
+
+
+def test_at_a_barrier_the_earliest_channel_that_has_not_caught_up_decides() -> None:
+    valve = SettledWatermark(3)
+    valve.on_status(0, True)
+    valve.on_watermark(1, 30)
+    valve.on_watermark(2, 20)
+    assert valve.settle() == (Watermark(20),)
+    valve.on_watermark(2, 40)
+    assert valve.settle() == (Watermark(30),)
+
+
+def test_an_ended_channel_leaves_its_watermark() -> None:
+    valve = SettledWatermark(2)
+    valve.on_watermark(0, 100)
+    assert valve.on_watermark(0, MAX_TIMESTAMP_US) == ()
+    assert valve.on_end(0) == ()
+    valve.on_watermark(1, 50)
+    valve.on_status(1, True)
+    assert valve.settle() == (Watermark(100), IDLE)
+    valve.on_watermark(1, 200)
+    assert valve.on_end(1) == (ACTIVE, Watermark(200), MAX_WATERMARK)
+    assert valve.on_end(1) == ()
+    assert valve.settle() == ()
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 99) | st.booleans()),
+            max_size=8,
+        ),
+        max_size=8,
+    )
+)
+def test_consumers_agree_at_each_barrier_in_whichever_order_they_read(
+    epochs: list[list[tuple[int, int | bool]]],
+) -> None:
+    valves = SettledWatermark(3), SettledWatermark(3)
+    for events in epochs:
+        # The second consumer reads the channels in another order, each in its own order.
+        other = sorted(events, key=lambda event: (event[0] * 7) % 3)
+        for valve, order in zip(valves, (events, other), strict=True):
+            for channel, event in order:
+                if isinstance(event, bool):
+                    assert valve.on_status(channel, event) == ()
+                else:
+                    assert valve.on_watermark(channel, event) == ()
+        assert valves[0].settle() == valves[1].settle()
+        assert valves[0].watermark_us == valves[1].watermark_us
