@@ -85,7 +85,9 @@ def output(plan: Any) -> list[Any]:
 
 
 def column_name(attribute: Any) -> str:
-    """Returns a name for the attribute that no other column of the query has."""
+    """Returns a name for the attribute that no other column of the query has. It ends with a digit:
+    names that the planner invents end with a letter.
+    """
     text = _NOT_IN_NAMES.sub("_", attribute.name())[:40]
     return f"{text}_{attribute.exprId().id()}"
 

@@ -389,7 +389,7 @@ class Planner:
         def column(expression: Any) -> Any:
             if expression.foldable():
                 return expression
-            name = f"input_{len(inputs)}"
+            name = f"i{len(inputs)}_input"
             inputs.append(catalyst.named(expression, name))
             return inputs[-1].toAttribute()
 
@@ -459,7 +459,7 @@ class Planner:
             for index, side in enumerate((left, right))
         ]
         keys = [
-            tuple(f"{side}_key_{number}" for number in range(len(condition.equal)))
+            tuple(f"k{number}_{side}" for number in range(len(condition.equal)))
             for side in ("left", "right")
         ]
         spec = JoinSpec(
@@ -483,7 +483,7 @@ class Planner:
         catalyst = self._catalyst
         flow = self._flow(side)
         label = ("left", "right")[index]
-        named = [catalyst.named(key, f"{label}_key_{i}") for i, key in enumerate(keys)]
+        named = [catalyst.named(key, f"k{i}_{label}") for i, key in enumerate(keys)]
         times = [
             catalyst.named(_time_of(catalyst, each), _time_name(each))
             for each in output(side)
@@ -537,7 +537,7 @@ def _time_of(catalyst: Catalyst, attribute: Any) -> Any:
 
 
 def _time_name(attribute: Any) -> str:
-    return f"time_{attribute.exprId().id()}"
+    return f"t{attribute.exprId().id()}_time"
 
 
 def _filtered(catalyst: Catalyst, conditions: Sequence[Any], plan: Any) -> Any:
@@ -594,7 +594,7 @@ def _has(plan: Any, name: str) -> bool:
 
 
 def _result_name(call: Any) -> str:
-    return f"result_{call.resultId().id()}"
+    return f"r{call.resultId().id()}_result"
 
 
 def _row_count(catalyst: Catalyst) -> Any:

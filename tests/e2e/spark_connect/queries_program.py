@@ -1,0 +1,143 @@
+"""A PySpark program with queries of every kind over the flights of 2013. It writes the results of
+each to a folder; it knows nothing of Firesteel.
+
+Arguments: the folder of the flights, in JSON; that of the results; names of queries, or none for
+all.
+"""
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+FLIGHTS, RESULTS, *WANTED = sys.argv[1:]
+DELAY = "2 hours"
+carriers = [("UA", "United"), ("AA", "American"), ("B6", "JetBlue"), (None, "Nobody")]
+
+spark = (
+    SparkSession.builder.appName("queries")
+    .master("local[2]")
+    .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.sql.session.timeZone", "America/New_York")
+    .getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+
+SCHEMA = (
+    "time TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,"
+    " dep_delay DOUBLE, distance INT"
+)
+flights = spark.readStream.schema(SCHEMA).json(FLIGHTS)
+timed = flights.withWatermark("time", DELAY)
+flights.createOrReplaceTempView("flights")
+airlines = spark.createDataFrame(carriers, "carrier STRING, name STRING")
+
+
+@F.udf("string")
+def route(origin, dest):
+    return f"{origin}{ARROW}{dest}"
+
+
+ARROW = "->"
+
+
+def doubled(frames):
+    for frame in frames:
+        yield frame.assign(distance=frame.distance * 2)
+
+
+def rounded(column):
+    return F.round(column, 6)
+
+
+departures = timed.selectExpr("time AS left_at", "tailnum", "origin").where("origin = 'EWR'")
+others = (
+    flights.selectExpr("time AS next_at", "tailnum AS plane", "origin AS place")
+    .where("place = 'JFK'")
+    .withWatermark("next_at", "3 hours")
+)
+near = F.expr("tailnum = plane AND next_at >= left_at AND next_at <= left_at + interval 12 hours")
+
+QUERIES = {
+    "append": {
+        "rows": flights.select(
+            route("origin", "dest").alias("route"), F.hour("time").alias("h"), "flight"
+        ).where("dep_delay > 60 AND flight % 7 = 0"),
+        "sql": spark.sql(
+            """
+            WITH late AS (SELECT * FROM flights WHERE dep_delay >= 120)
+            SELECT carrier, explode(array(origin, dest)) AS airport,
+                   CASE WHEN distance > 1000 THEN 'far' ELSE 'near' END AS how_far
+            FROM late
+            """
+        ),
+        "union": flights.where("carrier = 'HA'")
+        .select("flight", "origin")
+        .union(flights.where("carrier = 'OO'").select("flight", "dest")),
+        "pandas": flights.where("carrier = 'AS'")
+        .select("flight", "distance")
+        .mapInPandas(doubled, "flight INT, distance INT"),
+        "tumbling": timed.groupBy(F.window("time", "6 hours"), "origin").agg(
+            F.count("*").alias("n"),
+            rounded(F.avg("dep_delay")).alias("delay"),
+            (F.max("distance") - F.min("distance")).alias("span"),
+            F.count("dep_delay").alias("known"),
+        ),
+        "sliding": timed.groupBy(F.window("time", "1 day", "6 hours"), "carrier")
+        .agg(F.sum("distance").alias("miles"), F.approx_count_distinct("tailnum").alias("planes"))
+        .where("miles > 10000")
+        .select("window.end", "carrier", "miles", "planes"),
+        "sessions": timed.where("tailnum IS NOT NULL")
+        .groupBy(F.session_window("time", "4 hours"), "tailnum")
+        .agg(F.count("*").alias("legs"), F.sum("distance").alias("miles"))
+        .where("legs > 2"),
+        "unique": timed.select("time", "origin", "dest")
+        .dropDuplicates(["time", "origin"])
+        .drop("dest"),
+        "unique_near": timed.select("tailnum", "time")
+        .dropDuplicatesWithinWatermark(["tailnum"])
+        .select("tailnum"),
+        "static": flights.where("dep_delay > 200")
+        .join(airlines, "carrier", "left")
+        .select("flight", "carrier", "name"),
+        "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
+    },
+    "update": {
+        "by_hour": flights.groupBy(F.hour("time").alias("h")).agg(
+            F.count("*").alias("n"), rounded(F.stddev("dep_delay")).alias("spread")
+        ),
+        "windows": timed.groupBy(F.window("time", "12 hours"), "carrier").count(),
+        "null_keys": flights.groupBy("tailnum").agg(F.max("distance").alias("longest")),
+    },
+    "complete": {
+        "top": flights.groupBy("dest").count().orderBy(F.desc("count"), "dest").limit(10),
+        "all": flights.agg(
+            F.count("*").alias("n"), F.sum("distance").alias("miles"), F.min("time").alias("first")
+        ),
+        "having": flights.groupBy("origin", (F.col("distance") > 1000).alias("far"))
+        .agg(F.collect_set("carrier").alias("carriers"))
+        .select("origin", "far", F.array_sort("carriers").alias("carriers")),
+    },
+}
+
+
+def run(name: str, query: DataFrame, mode: str) -> None:
+    path, state = f"{RESULTS}/{name}", f"{RESULTS}/_{name}_state"
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        batch.withColumn("batch", F.lit(batch_id)).write.mode("append").parquet(path)
+
+    writer = query.writeStream.queryName(name).outputMode(mode).trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", state)
+    if mode == "append":
+        writer = writer.format("parquet").option("path", path)
+    else:
+        writer = writer.foreachBatch(keep)
+    writer.start().awaitTermination()
+    print("finished", name, flush=True)
+
+
+for mode, queries in QUERIES.items():
+    for name, query in queries.items():
+        if not WANTED or name in WANTED:
+            run(name, query, mode)
