@@ -111,7 +111,7 @@ class FrontProcess:
             overrides=context.overrides,
             settings={**conf.spark(), **settings},
             files=context.files,
-            search_path=tuple(filter(None, sys.path)),
+            search_path=_search_path(),
         ).write(self._folder)
         lifeline, self._lifeline = os.pipe()
         try:
@@ -147,6 +147,18 @@ class FrontProcess:
         if self._folder is not None:
             temporary.remove(self._folder)
             self._folder = None
+
+
+def _search_path() -> tuple[str, ...]:
+    """Returns where the program's modules are. Installed ones belong to this Python; Spark's
+    workers may have another.
+    """
+    prefixes = (sys.prefix, sys.base_prefix)
+    return tuple(
+        folder
+        for folder in sys.path
+        if folder and not any(Path(folder).is_relative_to(prefix) for prefix in prefixes)
+    )
 
 
 def _environment() -> dict[str, str]:
