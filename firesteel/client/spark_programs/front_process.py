@@ -22,7 +22,9 @@ from firesteel.errors import FiresteelError
 
 MODULE = "firesteel.spark_connect"
 REQUEST, LOG = "request.json", "front.log"
-START_TIMEOUT_S = 180.0  # a JVM, on a machine that starts a cluster at the same time
+START_TIMEOUT_S = (
+    600.0  # a JVM, which takes minutes on a busy machine; its death is noticed at once
+)
 # With these, PySpark would create sessions of Spark Connect in the front and in slots.
 _OF_CONNECT = frozenset({"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"})
 STOP_TIMEOUT_S = 120.0  # queries end with savepoints
