@@ -74,6 +74,7 @@ class JobStarter:
         self._showing = threading.Lock()
 
     def start(self, session: SessionKey, request: proto.WriteStreamOperationStart) -> StartedQuery:
+        self._spark.prepare(session.user_id, session.session_id)  # it may be its first call
         trigger = trigger_of(request)
         sink = sink_of(request, trigger)
         settings = self._spark.settings(session.user_id, session.session_id)
