@@ -58,7 +58,8 @@ _jobs = sa.Table(
     sa.Column("recovers", sa.Boolean, nullable=False, server_default=sa.false()),
     # The state of the restart strategy as JSON; empty: none yet.
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
-    # A serialised Handover for the next JobMaster; only until the job has ended.
+    # A serialised Handover for the next JobMaster; only until the job has ended. NULL until a
+    # JobMaster reports it; empty: the tasks cannot be adopted.
     sa.Column("handover", sa.LargeBinary),
     sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
     # A serialised JobHistory: the job's statuses, failures and warnings. NULL until a JobMaster
@@ -268,7 +269,7 @@ class JobStore:
                     recovers=row.recovers,
                     restart_history=row.restart_history,
                     history=row.history or b"",
-                    handover=row.handover or b"",
+                    handover=row.handover,
                     owner=row.owner,
                 )
                 for row in connection.execute(query)

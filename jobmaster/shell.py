@@ -157,6 +157,7 @@ class RunningJob:
         same = self._handover.parallelism_version == start.parallelism.version
         self._adopts = start.handover if start.reconciles and same else b""
         self._reported_version: object = None
+        self._deployed = False
         self._reported_history = (0, 0, 0, 0)  # versions of its parts
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
@@ -422,6 +423,9 @@ class RunningJob:
             ):
                 self._sessions.send(command.task_executor_id, self._messages.convert(command))
             case commands.DeployTasks():
+                if not self._deployed:  # the Dispatcher knows it before a TaskExecutor
+                    self._deployed = True
+                    self._report_status()
                 self._deploy(command)
             case commands.UseParallelism():
                 self._messages.use_parallelism(command.by_vertex)
@@ -567,6 +571,7 @@ class RunningJob:
         version = (self.core.found_version, self.core.listed_version, applied)
         news = (again or version != self._reported_version) and version[0] is not None
         self._reported_version = version
+        handover = self._handed_over() if news else b""
         status, timestamp_ms = graph.timestamps[-1]
         return dispatcher_pb2.JobStatusChanged(
             job_id=self.job_id,
@@ -579,7 +584,8 @@ class RunningJob:
                 job.restart_strategy.history, self.core.verdict
             ),
             keeps_checkpoints=job.checkpoints.kept_after(status),
-            handover=self._handed_over() if news else b"",
+            handover=handover,
+            unadoptable=not handover and (news or (self._deployed and version[0] is None)),
             history=self._history(again=again),
         )
 

@@ -497,8 +497,9 @@ class DispatcherCore:
             )
             self._acknowledge(process, event.status)
             return
-        if event.handover and event.handover != job.handover:
-            self._hand_over(job, event.handover)
+        handover = b"" if event.unadoptable else event.handover or job.handover
+        if handover is not None and handover != job.handover:
+            self._hand_over(job, handover)
         history = event.history or job.history
         if news or (event.restart_history, history) != (job.restart_history, job.history):
             job.restart_history, job.history = event.restart_history, history
@@ -644,7 +645,7 @@ class DispatcherCore:
                 epoch=job.epoch,
                 restart_history=job.restart_history,
                 history=job.history,
-                handover=job.handover,
+                handover=job.handover or b"",
                 reconciles=job.status is JobStatus.RECONCILING,
                 cancels=job.cancel_requested,
             )

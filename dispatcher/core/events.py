@@ -75,6 +75,7 @@ class JobStatusReported:
     restart_history: str = ""  # read only by the job's next JobMaster
     handover: bytes = b""  # as above; empty: unchanged
     history: bytes = b""  # a serialised JobHistory; empty: unchanged
+    unadoptable: bool = False  # tasks may run, and the handover is too large to be stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

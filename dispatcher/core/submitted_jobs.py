@@ -83,7 +83,9 @@ class SubmittedJob:
     recovers: bool = False  # a new JobMaster continues the job when its JobMaster is lost
     restart_history: str = ""  # reported by its JobMaster for the next one
     history: bytes = b""  # as above: a serialised JobHistory
-    handover: bytes = b""  # as above; empty: none, or its tasks cannot be adopted
+    # As above; empty: its tasks cannot be adopted. None: no JobMaster has reported one, which it
+    # does before the first task is deployed.
+    handover: bytes | None = None
     assigned_at: float | None = None  # when this Dispatcher assigned its JobMaster
     lost_in_a_row: int = 0  # JobMasters in a row under which it stored no checkpoint
     cancel_requested: bool = False
@@ -110,10 +112,10 @@ class SubmittedJob:
 
     @property
     def outlives_its_job_master(self) -> bool:
-        """Whether the next JobMaster continues the job, from a checkpoint or with the tasks of the
-        last one.
+        """Whether the next JobMaster continues the job: from a checkpoint, with the tasks of the
+        last one, or from its start if no task was deployed.
         """
-        return self.recovers or bool(self.handover)
+        return self.recovers or self.handover != b""
 
     def report(self, status: JobStatus, now: float) -> bool:
         """Adopts the status that its JobMaster reports; returns False if it is unchanged. Raises

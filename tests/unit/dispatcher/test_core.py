@@ -140,6 +140,7 @@ class Harness:
         restart_history: str = "",
         history: bytes = b"",
         handover: bytes = b"",
+        unadoptable: bool = False,
     ) -> list[object]:
         return self.handle(
             JobStatusReported(
@@ -151,6 +152,7 @@ class Harness:
                 restart_history=restart_history,
                 history=history,
                 handover=handover,
+                unadoptable=unadoptable,
                 tasks_by_state={status.name: 1},
                 final_details=b"details" if status.globally_terminal else None,
             )
@@ -388,6 +390,7 @@ def test_cancelling_a_cancelled_job_is_done_already() -> None:
 
 def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
     harness = Harness().running()
+    harness.report(JobStatus.RUNNING, unadoptable=True)
     harness.handle(
         ProcessExited(pid=1, reason="exit code -9 (killed by SIGKILL)", log_tail="  its last words")
     )
@@ -401,6 +404,7 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
 
 def test_a_registration_after_the_exit_does_not_revive_the_process() -> None:
     harness = Harness().running()
+    harness.report(JobStatus.RUNNING, unadoptable=True)
     harness.handle(ProcessExited(pid=1, reason="exit code 1"))
     harness.register(1, connection=2)
     harness.pass_time(1.0)
@@ -437,6 +441,7 @@ def test_a_broken_stream_that_is_established_again_changes_nothing() -> None:
 
 def test_a_broken_stream_that_is_not_is_a_death_notice() -> None:
     harness = Harness().running()
+    harness.report(JobStatus.RUNNING, unadoptable=True)
     harness.handle(JobMasterDisconnected(connection=1))
     out = harness.pass_time(RECONNECT_GRACE_S)
     assert of(KillProcess, out) == [KillProcess(pid=1)]
@@ -523,7 +528,9 @@ def test_after_a_restart_a_promised_cancel_is_kept() -> None:
 
 
 def test_after_a_restart_a_job_whose_job_master_is_gone_fails() -> None:
-    harness = Harness(jobs=[stored()])
+    job = stored()
+    job.handover = b""
+    harness = Harness(jobs=[job])
     harness.pass_time(ADOPTION_GRACE_S)
     assert harness.job.status is JobStatus.FAILED
     harness.register(1)
@@ -730,6 +737,24 @@ def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
     out = harness.cancel()
     assert refusal(out) is None
     assert [record.status for record in of(JobEnded, out)] == [JobStatus.CANCELED]
+
+
+def test_a_job_without_checkpoints_starts_again_if_no_task_was_deployed() -> None:
+    """Until its JobMaster reports a handover, also a Dispatcher that has just started knows that."""
+    for harness in (Harness().running(), Harness(jobs=[stored()])):
+        if harness.core.processes.by_pid:
+            assert not of(JobEnded, harness.dies(1))
+        else:
+            assert not of(JobEnded, harness.pass_time(ADOPTION_GRACE_S))
+        assert harness.job.status is JobStatus.RESTARTING
+        (start,) = of(StartJob, harness.process(2))
+        assert (start.epoch, start.reconciles) == (2, False)
+        harness.report(JobStatus.RUNNING, connection=2, epoch=2)
+        assert not of(JobEnded, harness.dies(2)), "nor did the second one deploy a task"
+        harness.process(3)
+        for status in (JobStatus.CREATED, JobStatus.RUNNING):
+            harness.report(status, connection=3, epoch=3, unadoptable=True)
+        assert of(JobEnded, harness.dies(3)), "its tasks may have run, and cannot be adopted"
 
 
 def test_without_checkpoints_a_job_with_adoptable_tasks_gets_a_job_master() -> None:

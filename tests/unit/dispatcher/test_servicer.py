@@ -155,7 +155,9 @@ class JobMaster:
         stream = self._stub.ConnectJobMaster()
         register = pb.JobMasterRegister(job_master_id=MASTER, address="127.0.0.1:1", pid=99)
         await stream.write(pb.JobMasterToDispatcher(register=register))
-        changed = pb.JobStatusChanged(job_id=JOB, epoch=1, status=status, timestamp_ms=5)
+        changed = pb.JobStatusChanged(
+            job_id=JOB, epoch=1, status=status, timestamp_ms=5, unadoptable=True
+        )
         await stream.write(pb.JobMasterToDispatcher(status=changed))
         return stream
 
