@@ -234,6 +234,7 @@ def overview(
         slots_missing=core.missing,
         task_executors=executors,
         resource_manager_epoch=core.settings.epoch,
+        task_executors_outdated=-1 if core.workers.undiscovered else len(core.workers.outdated),
     )
 
 

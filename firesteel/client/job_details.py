@@ -305,6 +305,8 @@ class ClusterOverview:
     task_executors: tuple[TaskExecutorOverview, ...] = field(default=())
     masters: tuple[MasterOverview, ...] = ()  # of JobMasters, the newest ones
     resource_manager_epoch: int = 0  # 0: it does not answer
+    # Pods with an earlier configuration, which are replaced one by one; -1: not known yet.
+    task_executors_outdated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ class KubernetesCluster:
             await cluster.create([*objects, *made.secrets])
             save_client(self.conf, self._access, made.client)
 
-        self._run(create)
+        self.run(create)
 
     def wait(self, say: Say) -> None:
         """Returns when a Dispatcher leads, or the application has ended. `say` gets each change of
@@ -100,11 +100,11 @@ class KubernetesCluster:
                         said.add(line)
                         say(line)
                 if progress.restarts >= CRASHES or time.monotonic() > deadline:
-                    log = await _log(client, pods) if progress.restarts else ""
+                    log = await last_log(client, pods) if progress.restarts else ""
                     raise self._not_started(progress.lines, log)
                 await asyncio.sleep(POLL_S)
 
-        self._run(wait)
+        self.run(wait)
 
     def _not_started(self, lines: Sequence[str], log: str) -> FiresteelError:
         reasons = "; ".join(lines) or "no pod has been created for its Deployment"
@@ -143,7 +143,7 @@ class KubernetesCluster:
         async def read(cluster: DeployedCluster, client: KubernetesClient) -> Outcome | None:
             return await cluster.outcome()
 
-        return self._run(read)
+        return self.run(read)
 
     def state(self) -> tuple[Object, list[Object]]:
         """Returns the Deployment and all pods. Raises NoKubernetesCluster."""
@@ -153,7 +153,7 @@ class KubernetesCluster:
         ) -> tuple[Object, list[Object]]:
             return await cluster.get(), await cluster.pods()
 
-        return self._run(read)
+        return self.run(read)
 
     # ---- end
 
@@ -174,7 +174,7 @@ class KubernetesCluster:
             except TimeoutError:
                 say(f"Pods that have not ended yet: {', '.join(waiting) or 'none'}")
 
-        self._run(delete)
+        self.run(delete)
 
     def discard(self) -> None:
         """Deletes the cluster, if there is one, without waiting."""
@@ -183,9 +183,9 @@ class KubernetesCluster:
             await cluster.delete()
 
         with contextlib.suppress(KubernetesError):
-            self._run(delete)
+            self.run(delete)
 
-    def _run(self, work: Callable[[DeployedCluster, KubernetesClient], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[DeployedCluster, KubernetesClient], Awaitable[T]]) -> T:
         async def run() -> T:
             patience_s = self._patience_s
             async with KubernetesClient(self._access, total_timeout_s=patience_s) as client:
@@ -212,7 +212,7 @@ def check_version(client: Client) -> None:
         )
 
 
-async def _log(client: KubernetesClient, pods: Sequence[Object]) -> str:
+async def last_log(client: KubernetesClient, pods: Sequence[Object]) -> str:
     """Returns the end of the log of the last crash."""
     for pod in pods:
         with contextlib.suppress(KubernetesError):

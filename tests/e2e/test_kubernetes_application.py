@@ -16,6 +16,7 @@ from .conftest import firesteel
 from .exactly_once import exactly_once_job
 from .kubernetes_clusters import ApplicationSession, kubernetes
 from .test_adoption import attempts
+from .test_kubernetes_session import ENDLESS, succeeded
 
 TARGET = ("-t", "kubernetes-application")
 ONE_SLOT = {"taskmanager.numberOfTaskSlots": "1", "taskmanager.memory.process.size": "1 gb"}
@@ -121,3 +122,27 @@ def test_a_cluster_whose_client_has_disappeared_deletes_itself(
         (event,) = [e for e in cluster.server.objects("Event") if e["source"] == SOURCE]
         assert event["reason"] == "ApplicationFailed"
         assert "no client has submitted the job in time" in event["message"]
+
+
+def test_every_command_serves_the_job_of_an_application_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ONE_SLOT | {
+        "kubernetes.application.retention": "1 s",
+        "execution.checkpointing.interval": "1 s",
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints"),
+    }
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+    with kubernetes(tmp_path, monkeypatch, values) as cluster:
+        job_id = KubernetesCluster(cluster.conf).job_id
+        submitted = succeeded("run", *TARGET, "-d", str(program))
+        assert f"Job has been submitted with JobID {job_id}" in submitted
+        eventually(lambda: "RUNNING  127." in succeeded("show", *TARGET, "endless"), cluster.logs)
+        assert ": 1 -> 2" in succeeded("scale", *TARGET, "endless", "--parallelism", "2")
+        assert "parallelism 2 " in succeeded("show", *TARGET, job_id)
+        assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
+        assert "Savepoint completed." in succeeded("stop", *TARGET, job_id)
+        assert len(list((tmp_path / "savepoints").glob("savepoint-*/_metadata"))) == 2
+        eventually(lambda: not cluster.left(), lambda: f"it deletes itself: {cluster.left()}")

@@ -177,9 +177,12 @@ def _run_deployment(registry: Registry, deployment: Object) -> None:
     old = [rs for rs in owned if rs is not new]
     recreate = spec["strategy"].get("type") == "Recreate"
     old_pods = [pod for rs in old for pod in _owned(registry, "Pod", rs["metadata"])]
-    if recreate or (new is not None and _ready(registry, new) >= spec["replicas"]):
-        for replica_set in old:
-            _scale(registry, replica_set, 0)
+    # maxUnavailable is 0: an earlier pod ends when a new one is ready.
+    ready = _ready(registry, new) if new is not None else 0
+    surplus = 0 if recreate else max(spec["replicas"] - ready, 0)
+    for replica_set in old:
+        if recreate or new is not None:
+            _scale(registry, replica_set, min(replica_set["spec"]["replicas"], surplus))
     if not (recreate and old_pods):
         if new is None:
             new = _create_replica_set(registry, deployment, current)
@@ -269,7 +272,9 @@ def _run_replica_set(registry: Registry, replica_set: Object) -> None:
                 break
             registry.event(replica_set, "FailedCreate", refused.message, warning=True)
             break
-    surplus = sorted(active, key=_ready_pod)[: max(len(active) - spec["replicas"], 0)]
+    surplus = sorted(active, key=lambda pod: (_ready_pod(pod), _deletion_cost(pod)))[
+        : max(len(active) - spec["replicas"], 0)
+    ]
     for pod in surplus:
         _delete(registry, pod)
     active = _active(registry, replica_set)
@@ -344,6 +349,11 @@ def _ready(registry: Registry, replica_set: Object) -> int:
 def _ready_pod(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _deletion_cost(pod: Object) -> int:
+    annotations = pod["metadata"].get("annotations") or {}
+    return int(annotations.get("controller.kubernetes.io/pod-deletion-cost", 0))
 
 
 def _condition(found: Object, kind: str, holds: bool, reason: str) -> Object:

@@ -261,6 +261,33 @@ def status(target: str, directory: Path | None, definitions: tuple[str, ...]) ->
         console.print(part)
 
 
+@cluster.command(
+    epilog="\b\nExample:\n"
+    "  firesteel cluster update -t kubernetes-session -D kubernetes.cluster-id=orders \\\n"
+    "    -D kubernetes.container.image.ref=registry.example/firesteel:0.2.0"
+)
+@click.option(
+    "-t",
+    "--target",
+    type=click.Choice(KUBERNETES_TARGETS),
+    required=True,
+    help="The cluster on Kubernetes that kubernetes.cluster-id and kubernetes.namespace name.",
+)
+@definitions_option("Change a configuration key. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Show what would change.")
+def update(target: str, definitions: tuple[str, ...], dry_run: bool) -> None:
+    """Changes the image or the configuration of a cluster on Kubernetes whose jobs keep running.
+
+    The cluster keeps the options that this command's configuration does not set. A new pod of
+    masters has to be ready before an earlier one ends; the leader's ends last. TaskExecutors are
+    drained one after the other. If a pod of masters does not become ready, the masters keep the
+    earlier configuration.
+    """
+    from firesteel.client.cli.kubernetes import update_cluster
+
+    update_cluster(configuration(definitions), dry_run=dry_run)
+
+
 @cluster.command()
 @_target
 @directory_option

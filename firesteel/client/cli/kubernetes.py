@@ -75,6 +75,30 @@ def _masters(overview: ClusterOverview) -> Iterator[str]:
             yield f"{holder}{job} leads at {master.address}, epoch {master.epoch}"
 
 
+def update_cluster(conf: Configuration, *, dry_run: bool) -> None:
+    from firesteel.client.kubernetes_update import ClusterUpdate
+
+    cluster = KubernetesCluster(conf)
+    started_at = time.monotonic()
+    update = ClusterUpdate(cluster, say)
+    if not update.needed:
+        click.echo(f"Nothing to update: {cluster} has this configuration.")
+        return
+    click.echo(f"Changes of the cluster {cluster}:")
+    for change in update.changes:
+        click.echo(f"  {change}")
+    if dry_run:
+        return
+    try:
+        update.apply()
+    except KeyboardInterrupt:
+        say(
+            f"Interrupted: the update of the cluster {cluster} continues. Repeat it to wait for it."
+        )
+        sys.exit(INTERRUPTED)
+    click.echo(f"Cluster updated: {cluster}, after {time.monotonic() - started_at:.1f} s.")
+
+
 def stop_cluster(conf: Configuration) -> None:
     cluster = KubernetesCluster(conf)
     cluster.delete(say)

@@ -98,7 +98,7 @@ async def main(
             await children.start(APPLICATION)
         children.keep()
         process.announce_ready(services=",".join(services))
-        if RESOURCE_MANAGER in services and (pod := os.environ.get("POD_NAME")):
+        if pod := os.environ.get("POD_NAME"):
             leadership = Leadership(process.conf, pod=pod, host=process.host)
             tasks.append(asyncio.create_task(leadership.run()))
         if DISPATCHER in services and "POD_NAME" in os.environ:

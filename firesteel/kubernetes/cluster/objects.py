@@ -18,6 +18,7 @@ from firesteel.kubernetes.cluster.access import (
 from firesteel.kubernetes.cluster.settings import (
     CONFIG_FILE,
     CONFIGURATION,
+    MASTERS_TEMPLATE_FILE,
     RESOURCE_MANAGER,
     RM_PORT,
     TEMPLATE_FILE,
@@ -139,7 +140,7 @@ def _masters(
     template = pod_of(pod)
     for name_ in ("apiVersion", "kind"):
         del template[name_]
-    files = settings.configuration + settings.task_executor_template
+    files = settings.configuration + settings.task_executor_template + settings.masters_template
     template["metadata"].setdefault("annotations", {})[CONFIGURATION_HASH] = hashlib.sha256(
         files.encode()
     ).hexdigest()[:16]
@@ -173,6 +174,8 @@ def _config_map(settings: ClusterSettings) -> Object:
     data = {CONFIG_FILE: settings.configuration}
     if settings.task_executor_template:
         data[TEMPLATE_FILE] = settings.task_executor_template
+    if settings.masters_template:
+        data[MASTERS_TEMPLATE_FILE] = settings.masters_template
     return named(CONFIG_MAPS, _config(settings)) | {"data": data}
 
 

@@ -25,6 +25,7 @@ from firesteel.kubernetes.pods.settings import (
 
 CONFIGURATION = "/etc/firesteel"  # where the ConfigMap is mounted
 CONFIG_FILE, TEMPLATE_FILE = "config.yaml", "taskexecutor-pod-template.yaml"
+MASTERS_TEMPLATE_FILE = "jobmanager-pod-template.yaml"  # for later updates; no pod reads it
 RM_PORT = 6124
 RESOURCE_MANAGER = "resourcemanager"
 MAX_SLOTS = 100  # unless configured: other clusters start with a fixed number of TaskExecutors
@@ -69,6 +70,7 @@ class ClusterSettings:
     metrics_ports: tuple[int, int]
     configuration: str  # the content of config.yaml
     task_executor_template: str  # the content of the file; empty: none
+    masters_template: str  # as above
 
 
 def job_id_of(cluster_id: str) -> str:
@@ -115,6 +117,7 @@ def cluster_settings(
         metrics_ports=(metrics[0], metrics[-1]),
         configuration=_configuration(conf, rest_port),
         task_executor_template=_content(conf, options.KUBERNETES_TM_TEMPLATE),
+        masters_template=_content(conf, options.KUBERNETES_JM_TEMPLATE),
     )
 
 

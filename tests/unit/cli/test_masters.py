@@ -6,20 +6,22 @@ import asyncio
 import io
 from pathlib import Path
 
-from firesteel.client.masters.leadership import label_of
+from firesteel.client.masters.leadership import marks_of
 from firesteel.client.masters.loopback import Relay
 from firesteel.client.masters.output import Output
-from firesteel.common.ids import Epoch
-from firesteel.common.leader import Leader
+from firesteel.common.leader import Office
 
 POD = "127.0.0.2"
 
 
-def test_only_the_leaders_pod_has_the_label() -> None:
-    leader = Leader("10.0.0.7:6124", Epoch(3))
-    assert label_of(leader, "10.0.0.7") == {"firesteel/leads": "resourcemanager"}
-    assert label_of(leader, "10.0.0.70") == {"firesteel/leads": None}, "None removes it"
-    assert label_of(None, "10.0.0.7") == {"firesteel/leads": None}
+def test_the_service_selects_the_leading_resource_manager_and_standbys_end_first() -> None:
+    cost = "controller.kubernetes.io/pod-deletion-cost"
+    label = "firesteel/leads"
+    assert marks_of(set()) == {"labels": {label: None}, "annotations": {cost: None}}
+    dispatcher = marks_of({Office.DISPATCHER})
+    assert dispatcher == {"labels": {label: None}, "annotations": {cost: "1"}}
+    both = marks_of({Office.DISPATCHER, Office.RESOURCE_MANAGER})
+    assert both == {"labels": {label: "resourcemanager"}, "annotations": {cost: "2"}}
 
 
 async def test_connections_on_loopback_reach_the_address_of_the_pod() -> None:

@@ -740,7 +740,7 @@ def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
 
 
 def test_a_job_without_checkpoints_starts_again_if_no_task_was_deployed() -> None:
-    """Until its JobMaster reports a handover, also a Dispatcher that has just started knows that."""
+    """A Dispatcher that has just started knows that as well: no handover is stored."""
     for harness in (Harness().running(), Harness(jobs=[stored()])):
         if harness.core.processes.by_pid:
             assert not of(JobEnded, harness.dies(1))
