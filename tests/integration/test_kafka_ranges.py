@@ -18,11 +18,13 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import WatermarkSpec
 from firesteel.testing import restored_from
 from taskexecutor.executor.connectors.kafka import fetcher
-from taskexecutor.executor.connectors.kafka.source import check_and_plan
+from taskexecutor.executor.connectors.kafka.ranges import Plan
+from taskexecutor.executor.connectors.kafka.source import KafkaReading, check_and_plan
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.integration.test_kafka_source import Reader
 from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce
+from tests.waiting import eventually
 
 PATIENCE_S = 60.0
 LARGE, SMALL = 900, 40  # records of partitions 0 and 1
@@ -34,7 +36,8 @@ EXPECTED = sorted(
 @pytest.fixture(scope="module")
 def topic(kafka: Kafka) -> str:
     """Returns a topic whose offsets have gaps: markers of transactions, and aborted records."""
-    name = create_topic(kafka, partitions=2)
+    # The timestamps are old.
+    name = create_topic(kafka, partitions=2, config={"retention.ms": "-1"})
     producer = Producer({**kafka.settings(), "transactional.id": name})
     producer.init_transactions(PATIENCE_S)
     for start in range(0, LARGE, 100):
@@ -68,17 +71,17 @@ class Readers:
         source: KafkaSource,
         parallelism: int,
         restored: list[RestoredOperatorState] | None = None,
+        *,
+        plan: Plan | None = None,
         **options: Any,
     ) -> None:
-        self.plan = check_and_plan(source)
+        self.plan = plan or check_and_plan(source)
         self.readers: list[Reader] = []
         try:
             for subtask in range(parallelism):
                 state = None if restored is None else restored[subtask]
-                reader = Reader(
-                    source, subtask=subtask, parallelism=parallelism, restored=state, **options
-                )
-                self.readers.append(reader)
+                own = {"subtask": subtask, "parallelism": parallelism, "restored": state}
+                self.readers.append(Reader(source, plan=self.plan, **own, **options))
         except BaseException:
             self.close()
             raise
@@ -175,6 +178,17 @@ def test_each_record_is_read_once(
     assert sorted(found) == EXPECTED
 
 
+def test_all_subtasks_have_the_ends_of_the_analysis(kafka: Kafka) -> None:
+    name = create_topic(kafka)
+    values = [str(number).encode() for number in range(40)]
+    produce(kafka, name, values[:20])
+    source = _source(kafka, name, 3)
+    plan = check_and_plan(source)
+    produce(kafka, name, values[20:])
+    with Readers(source, 2, plan=plan) as readers:
+        assert sorted(readers.read()) == sorted((0, value) for value in values[:20])
+
+
 def test_several_subtasks_read_a_partition_at_the_same_time(kafka: Kafka, topic: str) -> None:
     with Readers(_source(kafka, topic, 6), 2) as readers:
         readers.read(200)
@@ -243,6 +257,25 @@ def test_offsets_of_divided_partitions_are_not_committed(kafka: Kafka, topic: st
     whole, divided = member.committed([TopicPartition(topic, 1), TopicPartition(topic, 0)])
     member.close()
     assert whole.offset == SMALL and divided.offset < 0
+
+
+def test_the_end_of_the_log_does_not_end_the_next_range(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads ahead to the end of the log while the first range is read."""
+    monkeypatch.setattr(fetcher, "MOST_ROWS", 1_000)
+    name = create_topic(kafka)
+    values = [str(number).encode() for number in range(40)]
+    produce(kafka, name, values)
+    with Readers(_source(kafka, name, 8), 2) as readers:
+        for reader in readers.readers:
+            operator = reader.harness.operator
+            assert isinstance(operator, KafkaReading) and operator._fetcher is not None
+            ready = operator._fetcher._ready
+            eventually(
+                lambda ready=ready: any(fetched.ends for fetched in tuple(ready)), "the end is read"
+            )
+        assert sorted(readers.read()) == sorted((0, value) for value in values)
 
 
 def test_a_later_end_belongs_to_the_last_range(kafka: Kafka) -> None:

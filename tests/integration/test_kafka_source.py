@@ -44,8 +44,9 @@ class Reader:
     """A subtask of a source."""
 
     def __init__(self, source: KafkaSource, **options: Any) -> None:
-        watermarks = options.pop("watermarks", None)
-        plan = None if source.end is None else check_and_plan(source)
+        watermarks, plan = options.pop("watermarks", None), options.pop("plan", None)
+        if plan is None and source.end is not None:
+            plan = check_and_plan(source)
         self.harness = OperatorHarness(
             KafkaReading(source, watermarks, plan), checkpoints=True, **options
         )

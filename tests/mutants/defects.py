@@ -10,6 +10,7 @@ _LEASES = "tests/unit/high_availability/test_lease_simulation.py"
 _PODS = "tests/unit/resourcemanager/test_pods_core.py"
 _POD_SEEDS = "tests/simulation/test_pods.py"
 _KAFKA = "tests/integration/test_kafka_sink.py"
+_RANGES = "tests/integration/test_kafka_ranges.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +435,21 @@ MUTANTS = (
         "        self._leftovers.abort_own()\n",
         "",
         f"{_KAFKA}::test_a_committed_transaction_is_accepted_again_and_again",
+    ),
+    Mutant(
+        "a KafkaSource takes what it fetched for one range of a partition as part of the next one",
+        "taskexecutor/executor/connectors/kafka/source.py",
+        "        if generation < self._generations.get(partition, 0):\n",
+        "        if generation < 0:\n",
+        f"{_RANGES}::test_the_end_of_the_log_does_not_end_the_next_range",
+    ),
+    Mutant(
+        "a subtask of a bounded KafkaSource determines the ends itself",
+        "taskexecutor/executor/connectors/kafka/source.py",
+        "        return self._plan.share(task.subtask, task.parallelism)\n",
+        "        plan = starting_offsets.planned(self._source, topics, listed)\n"
+        "        return plan.share(task.subtask, task.parallelism)\n",
+        f"{_RANGES}::test_all_subtasks_have_the_ends_of_the_analysis",
     ),
     Mutant(
         "a watch of Kubernetes resumes before the last deletion",
