@@ -7,13 +7,15 @@ named by the expression ids of their attributes, so that equal names do no harm.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.connect import proto
+from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_string
+from pyspark.util import PythonEvalType
 
 from firesteel.datastream import ConnectedStreams, DataStream
 from firesteel.environment import Environment
@@ -40,8 +42,9 @@ from firesteel.spark_connect.catalyst import (
     output,
 )
 from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
+from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.kafka_table import renamed
-from firesteel.spark_connect.sources import source_of
+from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
 from firesteel.static_table import StaticTable
 
@@ -53,6 +56,12 @@ _ROW_BY_ROW = frozenset(
 _TRANSPARENT = frozenset(
     ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
 )
+_TIME_MODES = {
+    "NoTime": "none",
+    "ProcessingTime": "processing_time",
+    "EventTime": "event_time",
+}
+_WITH_STATE_IN_PANDAS = PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF
 _HOW: dict[str, How] = {
     "Inner": "inner",
     "Cross": "inner",
@@ -149,6 +158,8 @@ class Planner:
             "Distinct": self._deduplicate,
             "Union": self._union,
             "Join": self._join,
+            "FlatMapGroupsInPandasWithState": self._group_state,
+            "TransformWithStateInPySpark": self._with_state,
             "StreamingRelation": self._source,
             "StreamingRelationV2": self._source,
         }
@@ -178,9 +189,7 @@ class Planner:
         return self._result(flow, plan, catalyst.stretch(above(leaf)))
 
     def _result(self, flow: _Flow, plan: Any, per_batch: CatalystPlan | None) -> PlannedStream:
-        from pyspark.sql.types import StructType
-
-        schema = StructType.fromJson(json.loads(plan.schema().json()))
+        schema = schema_of(plan.schema())
         return PlannedStream(
             environment=self._environment, stream=flow.stream, schema=schema, per_batch=per_batch
         )
@@ -401,6 +410,53 @@ class Planner:
         text: str = call.withNewChildren(catalyst.seq(parts)).sql()
         return f"{text} AS {_result_name(call)}"
 
+    # -- functions with state
+
+    def _group_state(self, plan: Any) -> _Flow:
+        processor = GroupStateProcessor(
+            _function_of(self._catalyst, plan.functionExpr()),
+            schema_of(plan.stateType()),
+            plan.timeout().toString(),
+        )
+        return self._stateful(
+            plan, items(plan.groupingAttributes()), processor, processor.time_mode, pandas=True
+        )
+
+    def _with_state(self, plan: Any) -> _Flow:
+        if plan.hasInitialState():
+            raise InvalidProgram(
+                "transformWithState with an initial state is not supported in PySpark programs"
+            )
+        processor = _function_of(self._catalyst, plan.functionExpr()).__self__._stateful_processor
+        mode = plan.timeMode().toString()
+        keys = items(plan.child().output())[: plan.groupingAttributesLen()]
+        pandas = plan.functionExpr().evalType() == _WITH_STATE_IN_PANDAS
+        return self._stateful(plan, keys, processor, _TIME_MODES[mode], pandas=pandas)
+
+    def _stateful(
+        self, plan: Any, keys: Sequence[Any], processor: Any, time_mode: str, *, pandas: bool
+    ) -> _Flow:
+        """Adds a function that gets the columns under the names that the program gave them."""
+        given = items(plan.functionExpr().children())
+        names = [each.name() for each in given]
+        by_id = {each.exprId().id(): each.name() for each in given}
+        missing = [key.name() for key in keys if key.exprId().id() not in by_id]
+        if missing or len(set(names)) < len(names):
+            raise InvalidProgram(
+                f"groupBy({', '.join(key.name() for key in keys)}): group by columns of the stream,"
+                " whose names are unique: add others with withColumn(...) before"
+            )
+        (child, *_) = children(plan)
+        flow = self._flow(child)
+        flow = self._cut_as(replace(flow, plan=self._catalyst.project(given, flow.plan)), names)
+        keyed = flow.stream.key_by(*(by_id[key.exprId().id()] for key in keys))
+        run = keyed.transform_with_state_in_pandas if pandas else keyed.transform_with_state
+        mode = plan.outputMode().toString().lower()
+        attributes = items(plan.outputAttrs())
+        schema = StructType([StructField(a.name(), _type_of(a)) for a in attributes])
+        stream = run(processor, schema, mode, time_mode)
+        return self._on(stream, attributes, [each.name() for each in attributes])
+
     # -- joins
 
     def _join(self, plan: Any) -> _Flow:
@@ -522,6 +578,17 @@ class Planner:
         stretch = self._catalyst.stretch(whole, flow.statics)
         stream = flow.stream.transform(stretch, name=_title(flow.plan))
         return self._on(stream, attributes, list(names))
+
+
+def _function_of(catalyst: Catalyst, expression: Any) -> Any:
+    """Returns the program's function of a PythonUDF."""
+    pickled = expression.func().command().toArray(catalyst.jvm.scala.reflect.ClassTag.Byte())
+    function, _ = cloudpickle.loads(bytes(pickled))
+    return function
+
+
+def _type_of(attribute: Any) -> DataType:
+    return _parse_datatype_json_string(attribute.dataType().json())
 
 
 def _within(between: Between | None) -> IntervalSpec | None:

@@ -40,14 +40,14 @@ def source_of(jvm: Any, environment: Environment, relation: Any) -> tuple[DataSt
         source = relation.dataSource()
         options = _options(jvm, source.options())
         format = str(source.className())
-        schema = _schema(relation.schema())
+        schema = schema_of(relation.schema())
         return _of_format(environment, format, options, schema), names
     options = {str(key): str(value) for key, value in relation.extraOptions().items()}
     format = str(relation.sourceName())
     table = relation.table()
     if table.getClass().getSimpleName() == "PythonTable" and format != FORMAT:
-        return _python(environment, table, options, _schema(relation.schema())), names
-    return _of_format(environment, format, options, _schema(relation.schema())), names
+        return _python(jvm, environment, table, options, schema_of(relation.schema())), names
+    return _of_format(environment, format, options, schema_of(relation.schema())), names
 
 
 def _of_format(
@@ -121,12 +121,13 @@ def _received(frame: DataFrame) -> DataFrame:
 
 
 def _python(
-    environment: Environment, table: Any, options: Mapping[str, str], schema: StructType
+    jvm: Any, environment: Environment, table: Any, options: Mapping[str, str], schema: StructType
 ) -> DataStream:
     from pyspark import cloudpickle
 
     source = table.source().source() if hasattr(table, "source") else table
-    pickled = bytes(source.dataSourceCls().command())
+    command = source.dataSourceCls().command()
+    pickled = bytes(command.toArray(jvm.scala.reflect.ClassTag.Byte()))
     return environment.from_source(
         PythonSource(cloudpickle.loads(pickled), dict(options), schema=schema)
     )
@@ -137,7 +138,8 @@ def _options(jvm: Any, options: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()}
 
 
-def _schema(schema: Any) -> StructType:
+def schema_of(schema: Any) -> StructType:
+    """Returns a StructType of the JVM as PySpark's."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(schema.json()))

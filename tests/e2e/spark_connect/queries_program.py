@@ -7,17 +7,21 @@ all.
 
 import sys
 
-from pyspark.sql import DataFrame, SparkSession
+import pandas as pd
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 
 FLIGHTS, RESULTS, *WANTED = sys.argv[1:]
 DELAY = "2 hours"
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 carriers = [("UA", "United"), ("AA", "American"), ("B6", "JetBlue"), (None, "Nobody")]
 
 spark = (
     SparkSession.builder.appName("queries")
     .master("local[2]")
     .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     .config("spark.sql.session.timeZone", "America/New_York")
     .getOrCreate()
 )
@@ -48,6 +52,30 @@ def doubled(frames):
 
 def rounded(column):
     return F.round(column, 6)
+
+
+def legs(key, frames, state):
+    (seen,) = state.getOption or (0,)
+    for frame in frames:
+        seen += len(frame)
+    state.update((seen,))
+    yield pd.DataFrame({"carrier": [key[0]], "legs": [seen]})
+
+
+class Longest(StatefulProcessor):
+    """The longest flight of each plane so far."""
+
+    def init(self, handle):
+        self.longest = handle.getValueState("longest", "distance INT")
+
+    def handleInputRows(self, key, rows, timerValues):
+        longest = self.longest.get()[0] if self.longest.exists() else 0
+        longest = max(longest, *(row.distance for row in rows))
+        self.longest.update((longest,))
+        yield Row(plane=key[0], longest=longest)
+
+    def close(self):
+        pass
 
 
 departures = timed.selectExpr("time AS left_at", "tailnum", "origin").where("origin = 'EWR'")
@@ -107,6 +135,12 @@ QUERIES = {
             F.count("*").alias("n"), rounded(F.stddev("dep_delay")).alias("spread")
         ),
         "windows": timed.groupBy(F.window("time", "12 hours"), "carrier").count(),
+        "group_state": flights.groupBy("carrier").applyInPandasWithState(
+            legs, "carrier STRING, legs INT", "seen INT", "update", "NoTimeout"
+        ),
+        "with_state": flights.where("tailnum IS NOT NULL")
+        .groupBy("tailnum")
+        .transformWithState(Longest(), "plane STRING, longest INT", "Update", "None"),
         "null_keys": flights.groupBy("tailnum").agg(F.max("distance").alias("longest")),
     },
     "complete": {

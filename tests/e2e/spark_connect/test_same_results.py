@@ -16,7 +16,13 @@ from tests.e2e.conftest import ROOT, firesteel
 
 PROGRAM = Path(__file__).with_name("queries_program.py")
 # Their results have one row per key and batch: the last one of a key is valid.
-KEYS = {"by_hour": ["h"], "windows": ["window", "carrier"], "null_keys": ["tailnum"]}
+KEYS = {
+    "by_hour": ["h"],
+    "windows": ["window", "carrier"],
+    "null_keys": ["tailnum"],
+    "group_state": ["carrier"],
+    "with_state": ["plane"],
+}
 # Their results have all rows in each batch.
 COMPLETE = ("top", "all", "having")
 NAMES = (
