@@ -31,11 +31,20 @@ def _summary(progress: TopicProgress) -> str:
     if not progress.assigned_partitions:
         pending = progress.pending_records
         return f"{counted(pending, 'record')} pending" if pending else "no partitions"
-    parts = [counted(progress.assigned_partitions, "partition")]
+    parts = [_assigned(progress)]
     parts.append(f"lag {counted(progress.pending_records, 'record')}")
     if progress.assigned_partitions > 1:
         parts.append(f"at most {count(progress.largest_lag)} in a partition")
     return ", ".join(parts)
+
+
+def _assigned(progress: TopicProgress) -> str:
+    """Several tasks may read ranges of the same partition."""
+    assigned = progress.assigned_partitions
+    distinct = len({(each.topic, each.partition) for each in progress.partitions})
+    if distinct < assigned == len(progress.partitions):
+        return f"{counted(assigned, 'range')} of {counted(distinct, 'partition')}"
+    return counted(assigned, "partition")
 
 
 def _problems(progress: TopicProgress) -> Iterator[str]:

@@ -614,6 +614,20 @@ def test_show_checkpoints_lists_durations_and_failures() -> None:
     )
 
 
+def test_show_counts_ranges_of_a_partition() -> None:
+    def of_subtask(index: int) -> Attempt:
+        present = PartitionProgress("orders", 0, 100 * index, None, 100 * index + 50)
+        progress = TopicProgress.of([present], waiting_records=30)
+        return job_details.attempt(metrics=TaskMetrics(topics={"o": progress}))
+
+    source = OperatorDetails(
+        operator_id="o", uid="", name="Source: orders", kind="source", runs_on_spark=False, plan=""
+    )
+    vertex = job_details.vertex(of_subtask(0), of_subtask(1), operators=(source,))
+    text = printed(render.job(replace(details(), vertices=(vertex,)), full=False))
+    assert "Source: orders: 2 ranges of 1 partition, lag 160 records, at most 50" in text
+
+
 def test_show_tells_how_far_topics_are_read() -> None:
     def of_subtask(index: int) -> Attempt:
         partitions = [
