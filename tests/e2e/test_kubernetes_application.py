@@ -139,7 +139,11 @@ def test_every_command_serves_the_job_of_an_application_cluster(
         job_id = KubernetesCluster(cluster.conf).job_id
         submitted = succeeded("run", *TARGET, "-d", str(program))
         assert f"Job has been submitted with JobID {job_id}" in submitted
-        eventually(lambda: "RUNNING  127." in succeeded("show", *TARGET, "endless"), cluster.logs)
+        eventually(
+            lambda: "RUNNING  127." in succeeded("show", *TARGET, "endless"),
+            cluster.logs,
+            patience_s=10 * PATIENCE_S,
+        )
         assert ": 1 -> 2" in succeeded("scale", *TARGET, "endless", "--parallelism", "2")
         assert "parallelism 2 " in succeeded("show", *TARGET, job_id)
         assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
