@@ -285,7 +285,7 @@ def test_the_query_object_behaves(session: Session, tmp_path: Path) -> None:
     failed = said["failed"]
     assert failed.startswith("('StreamingQueryException'")
     assert f'File "{program}"' in failed
-    assert failed.index("in broken") < failed.index("query 'failing'")
+    assert failed.index("in broken") < failed.index("runId = ")
     assert "ValueError: batch 0 is broken" in failed
     assert said["exception"] == "StreamingQueryException Terminated with exception"
     assert said["any"] == "StreamingQueryException"
