@@ -11,6 +11,7 @@ from firesteel.common.ids import TaskExecutorId
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
+    NoSplitYet,
     Resend,
     SplitAssigned,
     SplitRequested,
@@ -235,7 +236,7 @@ def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> No
         attempt_id=execution.attempt_id,
         message=SplitRequested(received=0),
     )
-    assert world.of(commands.SendOperatorMessage, world.post(ask)) == []
+    assert world.one(commands.SendOperatorMessage, world.post(ask)).message == NoSplitYet()
     assert world.one(commands.ListPaths, world.pass_time(1.0)) == listing
     assert world.of(commands.ListPaths, world.pass_time(5.0)) == [], (
         "not again before the answer has come"
