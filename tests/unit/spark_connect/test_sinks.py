@@ -156,9 +156,9 @@ def test_foreach_batch_is_called_with_batches() -> None:
     found = sink.sink("dir")
     assert isinstance(found, ForeachBatchSink)
     assert (found.consecutive, found.completed) == (True, "dir")
-    found.function(2, 1)  # type: ignore[arg-type]
-    assert not seen, "the pickle has a copy"
     copy = found.function.pickled.function  # type: ignore[attr-defined]
+    copy(2, 1)
+    assert not seen, "the pickle has a copy"
     assert copy.__closure__[0].cell_contents == [7]
 
 
