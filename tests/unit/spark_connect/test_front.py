@@ -32,15 +32,15 @@ class Server(base_pb2_grpc.SparkConnectServiceServicer):
     def __init__(self) -> None:
         self.metadata: dict[str, Any] = {}
         self.requests: list[Any] = []
-        self.cancelled = threading.Event()
+        self.cancelled = threading.Event()  # or ended
 
     def ExecutePlan(self, request: Any, context: Any) -> Iterator[Any]:
         self.metadata = dict(context.invocation_metadata())
         self.requests.append(request)
+        context.add_callback(self.cancelled.set)
         for number in range(3):
             yield proto.ExecutePlanResponse(response_id=str(number), session_id=SESSION)
         if request.tags:
-            context.add_callback(self.cancelled.set)
             self.cancelled.wait(30)
         context.set_trailing_metadata((("x-end", "1"),))
 
