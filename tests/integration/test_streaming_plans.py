@@ -1,0 +1,181 @@
+"""Queries that Spark has analysed, as streams of Firesteel: what is refused, and what a plan becomes.
+
+The results are compared with Spark's in tests/e2e/spark_connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from firesteel import Environment
+from firesteel.errors import InvalidProgram
+from firesteel.operators import JoinSpec, RunningAggregateSpec, Spec
+from firesteel.operators.joins import IntervalSpec
+from firesteel.spark_connect.catalyst import Catalyst, output
+from firesteel.spark_connect.conditions import condition_of, conjuncts_of
+from firesteel.spark_connect.planner import PlannedStream, Planner
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+
+HOUR_US = 3_600_000_000
+NEAR = "paid BETWEEN at AND at + INTERVAL 1 HOUR"
+EVER_US = 3_650 * 24 * HOUR_US
+
+
+@pytest.fixture
+def spark(engine: SparkEngine) -> SparkSession:
+    return engine.session
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    schema = "id LONG, at TIMESTAMP, shop STRING, price DOUBLE"
+    return spark.readStream.schema(schema).json(str(tmp_path)).withWatermark("at", "10 minutes")
+
+
+@pytest.fixture
+def payments(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    schema = "order LONG, paid TIMESTAMP, amount DOUBLE"
+    return spark.readStream.schema(schema).json(str(tmp_path)).withWatermark("paid", "5 minutes")
+
+
+def planned(query: DataFrame, output_mode: str = "append", batches: bool = False) -> PlannedStream:
+    planner = Planner(
+        query.sparkSession._jvm,
+        Environment(),
+        output_mode=output_mode,
+        batches=batches,
+        static_rows=lambda plan: pytest.fail("it has no static side"),
+    )
+    return planner.planned(query._jdf.queryExecution().analyzed())
+
+
+def specs(stream: PlannedStream) -> list[Spec]:
+    return [node.spec for node in stream.environment._program.graph.nodes]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        (
+            lambda o, p: o.select("id", F.col("shop").alias("ID")),
+            "several columns named 'ID', 'id'",
+        ),
+        (
+            lambda o, p: o.join(p, F.expr(f"id = order AND {NEAR}"), "left_semi"),
+            "a LeftSemi join of two streams is not supported; allowed: inner, left",
+        ),
+        (
+            lambda o, p: o.join(p, F.expr(f"id = order AND {NEAR} AND amount < price"), "left"),
+            "filter the streams before the join",
+        ),
+        (
+            lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(F.expr("percentile(price, 0.5)")),
+            "would keep all rows of each group; use functions whose results can be updated",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(
+    orders: DataFrame,
+    payments: DataFrame,
+    query: Callable[[DataFrame, DataFrame], DataFrame],
+    reason: str,
+) -> None:
+    with pytest.raises(InvalidProgram, match=reason):
+        planned(query(orders, payments))
+
+
+def test_what_spark_refuses_is_refused_as_by_spark(orders: DataFrame, payments: DataFrame) -> None:
+    with pytest.raises(AnalysisException, match="streaming aggregations without watermark"):
+        planned(orders.groupBy("shop").count())
+    with pytest.raises(AnalysisException, match="Distinct aggregations are not supported"):
+        planned(orders.groupBy("shop").agg(F.count_distinct("id")), "update")
+
+
+def test_sources_that_firesteel_does_not_have_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = spark.readStream.schema("id LONG").option("cleanSource", "delete")
+    with pytest.raises(InvalidProgram, match="cleanSource='delete': Firesteel does not remove"):
+        planned(files.json(str(tmp_path)))
+    slow = spark.readStream.format("rate").option("rampUpTime", "5s").load()
+    with pytest.raises(InvalidProgram, match="rampUpTime is not supported"):
+        planned(slow)
+
+
+@pytest.mark.parametrize(
+    ("condition", "lower_us", "upper_us", "others"),
+    [
+        ("paid >= at AND paid <= at + INTERVAL 1 HOUR", 0, HOUR_US, 0),
+        ("paid BETWEEN at - INTERVAL 1 HOUR AND at", -HOUR_US, 0, 0),
+        ("at < paid AND at + INTERVAL 1 HOUR > paid", 1, HOUR_US - 1, 0),
+        ("at - INTERVAL 2 HOURS <= paid - INTERVAL 1 HOUR", -HOUR_US, EVER_US, 0),
+        ("paid = at", 0, 0, 0),
+        ("paid <= at + INTERVAL 1 HOUR AND amount > price", -EVER_US, HOUR_US, 1),
+    ],
+)
+def test_bounds_between_event_times(
+    orders: DataFrame,
+    payments: DataFrame,
+    condition: str,
+    lower_us: int,
+    upper_us: int,
+    others: int,
+) -> None:
+    join = orders.join(payments, F.expr(f"id = order AND {condition}"))
+    plan = join._jdf.queryExecution().analyzed()
+    sides = [output(side) for side in (plan.left(), plan.right())]
+    found = condition_of(
+        Catalyst(join.sparkSession._jvm), conjuncts_of(plan.condition().get()), *sides
+    )
+    assert found.between is not None
+    assert (found.between.lower_us, found.between.upper_us) == (lower_us, upper_us)
+    assert (found.between.left.name(), found.between.right.name()) == ("at", "paid")
+    assert len(found.others) == others
+
+
+def test_a_month_is_no_bound(orders: DataFrame, payments: DataFrame) -> None:
+    join = orders.join(payments, F.expr("id = order AND paid <= at + INTERVAL 1 MONTH"))
+    stream = planned(join.select("id", "amount"))
+    (spec,) = (spec for spec in specs(stream) if isinstance(spec, JoinSpec))
+    assert spec.within is None
+
+
+def test_a_filter_above_a_join_bounds_it(orders: DataFrame, payments: DataFrame) -> None:
+    join = orders.join(payments).where("id = order AND paid BETWEEN at AND at + INTERVAL 1 HOUR")
+    (spec,) = (spec for spec in specs(planned(join)) if isinstance(spec, JoinSpec))
+    assert isinstance(spec.within, IntervalSpec)
+    assert (spec.within.lower_us, spec.within.upper_us) == (0, HOUR_US)
+
+
+def test_an_order_is_for_the_batches_of_the_sink(orders: DataFrame) -> None:
+    counts = orders.groupBy("shop").count()
+    stream = planned(counts.orderBy(F.desc("count")).limit(3), "complete", batches=True)
+    assert stream.per_batch is not None
+    assert stream.schema.simpleString() == "struct<shop:string,count:bigint>"
+    (spec,) = (spec for spec in specs(stream) if isinstance(spec, RunningAggregateSpec))
+    assert (spec.mode, spec.at_barriers, spec.expires) == ("complete", True, "")
+
+
+def test_a_stretch_computes_in_another_session(spark: SparkSession, orders: DataFrame) -> None:
+    query = orders.selectExpr("upper(shop) AS shop", "explode(array(price, -price)) AS price")
+    catalyst = Catalyst(spark._jvm)
+    analyzed = query._jdf.queryExecution().analyzed()
+    base = orders._jdf.queryExecution().analyzed()
+
+    def on_leaf(plan: object) -> object:
+        parts = [plan.child()] if plan.children().size() else []  # type: ignore[attr-defined]
+        if plan.sameResult(base):  # type: ignore[attr-defined]
+            return catalyst.leaf(output(plan))
+        return plan.withNewChildren(catalyst.seq(map(on_leaf, parts)))  # type: ignore[attr-defined]
+
+    stretch = catalyst.stretch(on_leaf(analyzed))
+    rows = spark.newSession().createDataFrame(
+        [(1, None, "a", 2.0)], "other LONG, time TIMESTAMP, name STRING, cost DOUBLE"
+    )
+    assert stretch(rows).collect() == [("A", 2.0), ("A", -2.0)]
