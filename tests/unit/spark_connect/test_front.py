@@ -21,6 +21,7 @@ from pyspark.sql.connect.proto import base_pb2_grpc
 from firesteel.errors import InvalidProgram
 from firesteel.spark_connect.front import Front
 from firesteel.spark_connect.operations import Operation, SessionKey
+from tests.waiting import PATIENCE_S
 
 TOKEN, SERVER_TOKEN = "of-programs", "of-the-server"
 SESSION = str(uuid.uuid4())
@@ -170,7 +171,7 @@ def test_cancelling_a_call_cancels_it_at_the_server(stub: Any, server: Server) -
     call = stub.ExecutePlan(plan(tags=["waits"]), metadata=CALLER)
     assert next(call).response_id == "0"
     call.cancel()
-    assert server.cancelled.wait(10)
+    assert server.cancelled.wait(PATIENCE_S)
 
 
 def test_an_answered_command_can_be_reattached_and_released(stub: Any, answers: Answers) -> None:
@@ -179,7 +180,7 @@ def test_an_answered_command_can_be_reattached_and_released(stub: Any, answers: 
     def work(operation: Operation) -> None:
         for text in ("a", "b"):
             operation.respond(sql_command_result={"relation": {"sql": {"query": text}}})
-        more.wait(10)
+        more.wait(PATIENCE_S)
 
     answers.work = work
     call = stub.ExecutePlan(plan(command=True, operation_id="op"), metadata=CALLER)
@@ -262,11 +263,11 @@ def test_an_interrupt_ends_the_chosen_commands(stub: Any, answers: Answers, kind
 
     def work(operation: Operation) -> None:
         waiting.set()
-        assert operation.cancelled.wait(10)
+        assert operation.cancelled.wait(PATIENCE_S)
 
     answers.work = work
     call = stub.ExecutePlan(plan(command=True, operation_id="op", tags=["mine"]), metadata=CALLER)
-    assert waiting.wait(10)
+    assert waiting.wait(PATIENCE_S)
     request = proto.InterruptRequest(session_id=SESSION, user_context=USER)
     if kind == "operation_id":
         request.operation_id = "op"
@@ -284,15 +285,15 @@ def test_a_released_session_cancels_its_commands(stub: Any, answers: Answers) ->
     def work(operation: Operation) -> None:
         operation.on_cancel(cancelled.set)
         waiting.set()
-        operation.cancelled.wait(10)
+        operation.cancelled.wait(PATIENCE_S)
 
     answers.work = work
     call = stub.ExecutePlan(plan(command=True), metadata=CALLER)
-    assert waiting.wait(10)
+    assert waiting.wait(PATIENCE_S)
     stub.ReleaseSession(
         proto.ReleaseSessionRequest(session_id=SESSION, user_context=USER), metadata=CALLER
     )
-    assert cancelled.wait(10)
+    assert cancelled.wait(PATIENCE_S)
     assert answers.released == [SessionKey("ada", SESSION)]
     assert [response.HasField("result_complete") for response in call] == [True]
 
