@@ -42,7 +42,7 @@ class MetricsSecret:
                     async with KubernetesClient(self._access) as client:
                         await self.renew(client)
                 except FiresteelError as error:
-                    if str(error) != reason:
+                    if str(error) != reason:  # text only: the log does not repeat itself
                         reason = str(error)
                         log.warning(
                             "the masters cannot renew the credentials of Prometheus; `firesteel"
