@@ -10,28 +10,28 @@ a window have the highest price, q7 returns one of them, and q19 ranks the earli
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from benchmarks.nexmark.generator import AUCTION_COLUMNS, BID_COLUMNS, PERSON_COLUMNS, Nexmark
+from benchmarks.nexmark.expressions import (
+    COLUMNS,
+    EUROS,
+    Q14_SELECT,
+    Q14_WHERE,
+    Q21_CHANNEL_ID,
+    RANKS,
+    SIDE_ROWS,
+    count_char,
+    side_input,
+)
+from benchmarks.nexmark.generator import BID_COLUMNS, Nexmark
 from firesteel import Environment, Session, Sliding, Tumbling, Watermarks
 from firesteel.connectors import DiscardSink, FileSink, FileSource
 from firesteel.datastream import DataStream
 
 WATERMARKS = Watermarks.bounded("dateTime", max_out_of_orderness="4 s")
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in BID_COLUMNS.items())
-COLUMNS = {"bid": BID_COLUMNS, "auction": AUCTION_COLUMNS, "person": PERSON_COLUMNS}
-
-EUROS = "0.908 * price"
-RANKS = {
-    "rank1": "price < 10000",
-    "rank2": "price >= 10000 AND price < 1000000",
-    "rank3": "price >= 1000000",
-}
 
 
 class Events(NamedTuple):
@@ -130,26 +130,6 @@ def q12(bids: DataStream) -> DataStream:
     return bids.key_by("bidder").window(Tumbling("10 s")).aggregate("count(*) AS bid_count")
 
 
-def count_char(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds `c_counts`, how often "c" occurs in `extra`."""
-    for batch in batches:
-        counts = pc.cast(pc.count_substring(batch["extra"], "c"), pa.int64())
-        yield batch.append_column("c_counts", counts)
-
-
-Q14_SELECT = (
-    "auction",
-    "bidder",
-    f"{EUROS} AS price",
-    "CASE WHEN hour(dateTime) BETWEEN 8 AND 18 THEN 'dayTime'"
-    " WHEN hour(dateTime) <= 6 OR hour(dateTime) >= 20 THEN 'nightTime'"
-    " ELSE 'otherTime' END AS bidTimeType",
-    "dateTime",
-    "extra",
-)
-Q14_WHERE = f"{EUROS} > 1000000 AND {EUROS} < 50000000"
-
-
 def q14(bids: DataStream) -> DataStream:
     """Selects expensive bids, with a count by a Python function."""
     chosen = bids.transform(lambda df: df.where(Q14_WHERE).selectExpr(*Q14_SELECT))
@@ -228,14 +208,6 @@ def q18(bids: DataStream) -> DataStream:
 def q19(bids: DataStream) -> DataStream:
     """Finds the ten highest bids for each auction, as changes."""
     return bids.key_by("auction").top_n(10, by=["price", "dateTime"], ascending=[False, True])
-
-
-CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
-Q21_CHANNEL_ID = (
-    "CASE "
-    + " ".join(f"WHEN lower(channel) = '{name}' THEN '{id}'" for name, id in CHANNEL_IDS.items())
-    + " ELSE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) END"
-)
 
 
 def q21(bids: DataStream) -> DataStream:
@@ -323,13 +295,6 @@ def q9(events: Events) -> DataStream:
     """Finds the winning bid of each auction, as changes."""
     bids = events.bids.select_expr(*BID, "bidder")
     return _winning_bids(events.auctions, bids)
-
-
-SIDE_ROWS = 10_000
-
-
-def side_input(spark: Any) -> Any:
-    return spark.range(SIDE_ROWS).selectExpr("id AS key", "concat('value-', id) AS value")
 
 
 def q13(events: Events) -> DataStream:

@@ -1,5 +1,7 @@
 """Runs Spark Structured Streaming, `local[2]`: `python -m benchmarks.nexmark.run_spark KIND DATA
-QUERY...`.
+QUERY...`. The same program on Firesteel:
+
+    firesteel run -t local -p 2 benchmarks/nexmark/run_spark.py KIND DATA QUERY...
 
 A file stream with `availableNow`, four files (two million bids) per micro-batch; checkpoints in
 shared memory; state in Spark's default store. Windows are appended once they are closed: at the
@@ -15,13 +17,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from benchmarks.nexmark import protocol
 from benchmarks.nexmark.data import shared_memory
-from benchmarks.nexmark.oracle import UPDATES
-from benchmarks.nexmark.programs import (
+from benchmarks.nexmark.expressions import (
     COLUMNS,
     EUROS,
     Q14_SELECT,
@@ -32,6 +34,7 @@ from benchmarks.nexmark.programs import (
     count_char,
     side_input,
 )
+from benchmarks.nexmark.oracle import UPDATES
 from benchmarks.peers.run_spark import session
 
 FILES_PER_BATCH = 4
@@ -191,6 +194,15 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+def _in_order(folder: str) -> pa.Table:
+    """Reads the batches in their order. Spark's times have no zone in files."""
+    rows = pq.read_table(folder).sort_by("batch_").drop_columns("batch_")
+    types = [
+        pa.timestamp("us", "UTC") if pa.types.is_timestamp(t) else t for t in rows.schema.types
+    ]
+    return rows.cast(pa.schema(list(zip(rows.schema.names, types, strict=True))))
+
+
 def main() -> None:
     kind, data, queries = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 
@@ -214,12 +226,13 @@ def main() -> None:
             running.awaitTermination()
 
     def collect(query: str) -> pa.Table:
-        found: list[pa.Table] = []
-        stream = program(query, protocol.CHECK)
-        finish(
-            query, stream, "foreachBatch", function=lambda df, number: found.append(df.toArrow())
-        )
-        return pa.concat_tables(found)
+        with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="bench-spark-") as folder:
+
+            def keep(df: DataFrame, number: int) -> None:
+                df.withColumn("batch_", sql.lit(number)).write.mode("append").parquet(folder)
+
+            finish(query, program(query, protocol.CHECK), "foreachBatch", function=keep)
+            return _in_order(folder)
 
     def run(query: str) -> None:
         sink = "parquet" if protocol.writes_parquet(query, kind) else "noop"
