@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from firesteel.operators.assigners import TumblingSpec
@@ -24,12 +24,13 @@ class EventTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalSpec:
     """A row of the right stream joins one of the left if it is from `lower_us` to `upper_us` after
-    it, both inclusive.
+    it, both inclusive. Rows are kept for `kept_us` after the watermark has passed their matches.
     """
 
     times: EventTimes
     lower_us: int
     upper_us: int
+    kept_us: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,8 @@ class JoinSpec(Spec):
         if isinstance(self.within, SameWindowSpec):
             return replace(self, held_us=self.within.window.size_us)
         assert isinstance(self.within, IntervalSpec)
-        return replace(self, held_us=max(self.within.upper_us, -self.within.lower_us, 0))
+        longest_us = max(self.within.upper_us, -self.within.lower_us, 0)
+        return replace(self, held_us=longest_us + self.within.kept_us)
 
     def in_batch(self) -> Self:
         within = None if isinstance(self.within, TimeToLiveSpec) else self.within

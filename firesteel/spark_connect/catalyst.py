@@ -27,6 +27,22 @@ class Catalyst:
     def seq(self, elements: Iterable[Any]) -> Any:
         return seq(self.jvm, elements)
 
+    def pushed_down(self, plan: Any) -> Any:
+        """Returns an analysed plan with its filters where Spark's optimizer puts them: below
+        watermarks, which do not see the rows that are filtered, and in the conditions of joins.
+        """
+        spark = self.jvm.org.apache.spark.sql.catalyst
+        push, infer = (
+            spark.optimizer.PushDownPredicates,
+            spark.optimizer.InferFiltersFromConstraints,
+        )
+        inline = spark.optimizer.InlineCTE(True, False, False)
+        named = (spark.analysis.EliminateSubqueryAliases, spark.analysis.EliminateView)
+        replaced = (spark.optimizer.ReplaceExpressions, spark.optimizer.RewriteWithExpression)
+        for rule in (inline, *named, *replaced, push, push, infer, push, push):
+            plan = rule.apply(plan)
+        return plan
+
     def leaf(self, attributes: Sequence[Any]) -> Any:
         """Returns the leaf of a stretch: a relation without rows and with these columns."""
         nothing = self.jvm.scala.Option.apply(None)

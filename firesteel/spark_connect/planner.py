@@ -170,9 +170,7 @@ class Planner:
         """
         catalyst = self._catalyst
         self._check(plan)
-        plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
-            True, False, False
-        ).apply(plan)
+        plan = catalyst.pushed_down(plan)
         wanted = [attribute.name() for attribute in output(plan)]
         if len({name.lower() for name in wanted}) < len(wanted):
             twice = sorted({n for n in wanted if [w.lower() for w in wanted].count(n.lower()) > 1})
@@ -230,8 +228,6 @@ class Planner:
         name = kind(plan)
         if name in _TRANSPARENT:
             return self._flow(children(plan)[0])
-        if name == "Filter" and self._is_stream_join(children(plan)[0]):
-            return self._stream_join(children(plan)[0], conjuncts_of(plan.condition()))
         if name in _ROW_BY_ROW:
             flow = self._flow(children(plan)[0])
             return replace(flow, plan=plan.withNewChildren(self._catalyst.seq([flow.plan])))
@@ -460,9 +456,9 @@ class Planner:
     # -- joins
 
     def _join(self, plan: Any) -> _Flow:
-        if self._is_stream_join(plan):
-            return self._stream_join(plan, [])
         sides = children(plan)
+        if all(side.isStreaming() for side in sides):
+            return self._stream_join(plan)
         streaming = [side.isStreaming() for side in sides].index(True)
         flow = self._flow(sides[streaming])
         static = sides[1 - streaming]
@@ -481,25 +477,17 @@ class Planner:
         read = LocalRows(self._static_rows(static))
         return self._environment.static(read, name="static side", max_size="1 gb", allow_empty=True)
 
-    @staticmethod
-    def _is_stream_join(plan: Any) -> bool:
-        return kind(plan) == "Join" and all(side.isStreaming() for side in children(plan))
-
-    def _stream_join(self, plan: Any, further: Sequence[Any]) -> _Flow:
-        """Joins two streams. `further` are conditions on the joined rows."""
+    def _stream_join(self, plan: Any) -> _Flow:
         catalyst = self._catalyst
         how = _HOW.get(plan.joinType().toString())
-        if how is None or (further and how != "inner"):
-            if how is not None:
-                joined = self._stream_join(plan, [])
-                return replace(joined, plan=_filtered(catalyst, further, joined.plan))
+        if how is None:
             raise InvalidProgram(
                 f"a {plan.joinType().toString()} join of two streams is not supported; allowed:"
                 " inner, left, right and full outer joins"
             )
         left, right = children(plan)
         given = conjuncts_of(plan.condition().get()) if plan.condition().isDefined() else []
-        condition = condition_of(catalyst, [*given, *further], output(left), output(right))
+        condition = condition_of(catalyst, given, output(left), output(right))
         if not condition.equal:
             raise InvalidProgram(
                 "a join of two streams needs columns that are equal, such as a.id = b.id"
@@ -521,6 +509,8 @@ class Planner:
         spec = JoinSpec(
             left_keys=keys[0], right_keys=keys[1], how=how, within=_within(condition.between)
         )
+        if spec.within is not None:  # an operator downstream may take the time of either side
+            spec = spec.with_delayed_watermark()
         first, second = (
             flow.stream.key_by(*names) for flow, names in zip(flows, keys, strict=True)
         )
@@ -595,7 +585,10 @@ def _within(between: Between | None) -> IntervalSpec | None:
     if between is None:
         return None
     times = EventTimes(columns=(_time_name(between.left), _time_name(between.right)))
-    return IntervalSpec(times=times, lower_us=between.lower_us, upper_us=between.upper_us)
+    lower_us, upper_us = between.lower_us, between.upper_us
+    # Spark keeps rows for a millisecond longer, unless their times are equal keys.
+    kept_us = 1_000 if lower_us < upper_us else 0
+    return IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us, kept_us=kept_us)
 
 
 def _time_of(catalyst: Catalyst, attribute: Any) -> Any:

@@ -128,6 +128,10 @@ QUERIES = {
         "static": flights.where("dep_delay > 200")
         .join(airlines, "carrier", "left")
         .select("flight", "carrier", "name"),
+        "join_windows": departures.join(others, near)
+        .groupBy(F.window("left_at", "1 day"), "origin")
+        .count(),
+        "left_join": departures.join(others, near, "left").select("tailnum", "left_at", "next_at"),
         "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
     },
     "update": {

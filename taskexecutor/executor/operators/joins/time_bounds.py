@@ -87,6 +87,7 @@ class WithinInterval:
 
     def __init__(self, spec: IntervalSpec) -> None:
         self._times = spec.times
+        self._kept_us = spec.kept_us
         # The distance of the other side's rows from a row of each side.
         self._reach = (spec.lower_us, spec.upper_us), (-spec.upper_us, -spec.lower_us)
 
@@ -99,13 +100,14 @@ class WithinInterval:
         return times + lower_us, times + upper_us
 
     def horizon(self, side: int, watermark_us: int) -> int:
-        return min(max(watermark_us + 1 - self._reach[side][1], _LEAST), _MOST)
+        horizon_us = watermark_us + 1 - self._reach[side][1] - self._kept_us
+        return min(max(horizon_us, _LEAST), _MOST)
 
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return times <= watermark_us
 
     def delay_us(self, side: int) -> int:
-        return max(self._reach[side][1], 0)
+        return max(self._reach[side][1], 0) + self._kept_us
 
 
 class WithinWindow(WithinInterval):
