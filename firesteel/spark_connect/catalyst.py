@@ -70,6 +70,19 @@ class Catalyst:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))
 
+    def aggregate(self, session: Any, text: str, columns: Sequence[Any]) -> Any:
+        """Returns what Spark understands by the SQL text of an aggregate function of columns."""
+        parsed = session.sessionState().sqlParser().parseExpression(text)
+        plan = self.logical.Aggregate(
+            self.seq([]),
+            self.seq([self.named(parsed, "result")]),
+            self.leaf(columns or [self.named(self.literal(1), "one").toAttribute()]),
+            self.jvm.scala.Option.apply(None),
+        )
+        rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
+        analyzed = self.pushed_down(rows.queryExecution().analyzed())
+        return analyzed.aggregateExpressions().head().child()
+
     def stretch(self, plan: Any, statics: Mapping[int, StaticTable] | None = None) -> CatalystPlan:
         """Returns the plan as a function for slots. Raises InvalidProgram if it has a part that
         cannot be serialised.

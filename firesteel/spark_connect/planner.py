@@ -122,6 +122,7 @@ def stream_of(
     environment = Environment(configuration=dict(configuration))
     planner = Planner(
         spark.jvm,
+        spark.holder(user_id, session_id).session(),
         environment,
         output_mode=output_mode,
         batches=batches,
@@ -131,13 +132,14 @@ def stream_of(
 
 
 class Planner:
-    """Plans one query. `static_rows` runs a plan without streams. With `batches`, aggregates emit
-    each key once per batch, not once per bundle.
+    """Plans one query of a classic session of the JVM. `static_rows` runs a plan without streams.
+    With `batches`, aggregates emit each key once per batch, not once per bundle.
     """
 
     def __init__(
         self,
         jvm: Any,
+        session: Any,
         environment: Environment,
         *,
         output_mode: str,
@@ -146,6 +148,7 @@ class Planner:
     ) -> None:
         self._catalyst = Catalyst(jvm)
         self._jvm = jvm
+        self._session = session
         self._environment = environment
         self._output_mode = output_mode
         self._batches = batches
@@ -281,6 +284,7 @@ class Planner:
         flow = self._flow(children(plan)[0])
         within = kind(plan) == "DeduplicateWithinWatermark"
         attributes = output(flow.plan)
+        names = list(map(column_name, attributes))
         keys = attributes if kind(plan) == "Distinct" else items(plan.keys())
         columns = tuple(map(column_name, keys))
         timed = [each for each in attributes if delay_ms(each) is not None]
@@ -295,10 +299,8 @@ class Planner:
                 expires_after_us = 0
             added = self._catalyst.named(_time_of(self._catalyst, time), late)
             project = self._catalyst.project([*attributes, added], flow.plan)
-            names = [*map(column_name, attributes), late]
-            flow = self._cut_as(replace(flow, plan=project), names)
-        else:
-            flow = self._cut(flow)
+            flow, names = replace(flow, plan=project), [*names, late]
+        flow = self._cut(flow, names=names)
         spec = DropDuplicatesSpec(
             key_columns=columns, late_column=late, expires_after_us=expires_after_us
         )
@@ -403,7 +405,14 @@ class Planner:
         parts = [function.withNewChildren(catalyst.seq(given))]
         if call.filter().isDefined():
             parts.append(column(call.filter().get()))
-        text: str = call.withNewChildren(catalyst.seq(parts)).sql()
+        renamed = call.withNewChildren(catalyst.seq(parts))
+        text: str = renamed.sql()
+        columns = [each.toAttribute() for each in inputs]
+        if not catalyst.aggregate(self._session, text, columns).semanticEquals(renamed):
+            raise InvalidProgram(
+                f"{call.toString()}: the options of this aggregate function are not supported on"
+                " streams; use the function without them"
+            )
         return f"{text} AS {_result_name(call)}"
 
     # -- functions with state

@@ -47,6 +47,7 @@ def payments(spark: SparkSession, tmp_path: Path) -> DataFrame:
 def planned(query: DataFrame, output_mode: str = "append", batches: bool = False) -> PlannedStream:
     planner = Planner(
         query.sparkSession._jvm,
+        query.sparkSession._jsparkSession,
         Environment(),
         output_mode=output_mode,
         batches=batches,
@@ -77,6 +78,12 @@ def specs(stream: PlannedStream) -> list[Spec]:
         (
             lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(F.expr("percentile(price, 0.5)")),
             "would keep all rows of each group; use functions whose results can be updated",
+        ),
+        (
+            lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(
+                F.approx_count_distinct("id", rsd=0.01)
+            ),
+            "the options of this aggregate function are not supported on streams",
         ),
     ],
 )
