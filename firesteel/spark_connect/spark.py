@@ -38,6 +38,8 @@ class Spark:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.token = secrets.token_urlsafe(24)
         self._settings = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.master": f"local[{os.cpu_count() or 1}]",
