@@ -65,7 +65,8 @@ class EventTimeWatermarkSpec(Spec):
 
     It advances when the sources have caught up, which their idleness shows: then every row that was
     available has been seen. With `eagerly`, it also advances with each batch. Upstream watermarks
-    are not forwarded, nor does the end of the input end event time.
+    are not forwarded, nor does the end of the input end event time. A consumer with several inputs
+    is connected to all subtasks of each, for example by `rebalance()`: a subtask may have no rows.
     """
 
     column: str = ""  # a timestamp; empty: the rows never hold back the watermarks of other inputs

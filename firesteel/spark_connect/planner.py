@@ -274,11 +274,14 @@ class Planner:
 
     def _timed(self, plan: Any, child: Any, flow: _Flow) -> DataStream:
         """Returns the stream of an input. Without a watermark it never holds back those of the
-        other inputs.
+        other inputs. Each consumer gets the watermarks of all subtasks: that of a subtask alone,
+        which may have no rows, is not that of the input.
         """
-        if not _has(plan, "EventTimeWatermark") or _has(child, "EventTimeWatermark"):
+        if not _has(plan, "EventTimeWatermark"):
             return flow.stream
-        return flow.stream.operator("No watermark", EventTimeWatermarkSpec())
+        if _has(child, "EventTimeWatermark"):
+            return flow.stream.rebalance()
+        return flow.stream.operator("No watermark", EventTimeWatermarkSpec()).rebalance()
 
     def _deduplicate(self, plan: Any) -> _Flow:
         flow = self._flow(children(plan)[0])

@@ -100,7 +100,7 @@ def test_the_slower_of_two_watermarks_decides(
 ) -> None:
     env = environment(tmp_path)
     fast, slow = tmp_path / "fast", tmp_path / "slow"
-    counts = hourly(watched(env, fast).union(watched(env, slow)))
+    counts = hourly(watched(env, fast).rebalance().union(watched(env, slow).rebalance()))
     with counts.execute_and_collect(iterate="arrow") as batches:
         write(fast, "0.csv", lines("00:10:00,a", "01:10:00,a", "05:00:00,a"))
         write(slow, "0.csv", lines("00:20:00,a", "01:00:00,a"))
