@@ -131,6 +131,13 @@ QUERIES = {
         "join_windows": departures.join(others, near)
         .groupBy(F.window("left_at", "1 day"), "origin")
         .count(),
+        "union_windows": timed.where("origin = 'EWR'")
+        .select("time", "origin")
+        .union(
+            flights.where("origin = 'JFK'").withWatermark("time", DELAY).select("time", "origin")
+        )
+        .groupBy(F.window("time", "1 day"), "origin")
+        .count(),
         "left_join": departures.join(others, near, "left").select("tailnum", "left_at", "next_at"),
         "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
     },

@@ -27,7 +27,16 @@ KEYS = {
 COMPLETE = ("top", "all", "having")
 NAMES = (
     *("rows", "sql", "union", "pandas", "tumbling", "sliding", "sessions", "unique"),
-    *("unique_near", "static", "join", "left_join", "join_windows", *KEYS, *COMPLETE),
+    *(
+        "unique_near",
+        "static",
+        "join",
+        "left_join",
+        "join_windows",
+        "union_windows",
+        *KEYS,
+        *COMPLETE,
+    ),
 )
 FLIGHTS = 30_000
 RUN_S = 500.0
