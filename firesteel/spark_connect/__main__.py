@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     err = _own_output(folder / LOG)
     log = logs.configure("front")
     _prepare(request)
-    spark = Spark({**_SETTINGS, **request.settings})
+    spark = Spark({**_SETTINGS, **request.settings}, folder)
     try:
         with active(_context(request, err)) as context:
             if context.embedded_cluster is not None and request.streams:

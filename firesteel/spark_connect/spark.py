@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,14 +33,17 @@ _REMOTE_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_CONNEC
 class Spark:
     """A classic SparkSession with a Spark Connect server in its JVM. One per process.
 
-    `settings` are Spark's; those that the server needs take precedence.
+    `settings` are Spark's; those that the server needs take precedence. The JVM keeps its files
+    below `folder`, which the caller removes: a JVM that is killed leaves them.
     """
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], folder: Path) -> None:
         self.token = secrets.token_urlsafe(24)
         self._settings = {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
+            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={folder}",
+            "spark.local.dir": str(folder),
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.master": f"local[{os.cpu_count() or 1}]",
@@ -74,7 +78,10 @@ class Spark:
     def stop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            gateway: Any = session.sparkContext._gateway
             session.stop()
+            gateway.proc.stdin.close()  # which ends the JVM
+            gateway.proc.wait()
 
     def exit_code(self, timeout_s: float) -> int | None:
         """Waits for the end of the JVM, for at most this time; None if it still runs."""
