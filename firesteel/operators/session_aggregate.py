@@ -20,7 +20,7 @@ class SessionAggregateSpec(Spec):
     `mode` is one of Spark's output modes for sessions:
 
     * append: emits a session once, when the watermark reaches its end, and forgets it. A row is
-      late if the watermark has reached the end of its own session.
+      late if the watermark has reached the end of the session that it starts.
     * complete: emits all sessions before a barrier if any has changed, and forgets none.
 
     The end of the input completes no session.

@@ -1,7 +1,7 @@
 """A stretch of a Catalyst plan that Spark has analysed elsewhere, applied to DataFrames of a slot.
 
 Spark Connect analyses the queries of a program in the program's session. So names, types, time zone
-and functions are resolved there, once, and a slot only puts the plan on top of its own rows.
+and functions are resolved there, once, and a slot only puts the plan on top of its rows.
 """
 
 from __future__ import annotations

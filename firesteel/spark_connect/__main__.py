@@ -20,7 +20,6 @@ from firesteel.common.process import announce_ready, exit_reason, log_tail, watc
 from firesteel.errors import FiresteelError
 from firesteel.plan.local_modules import imports_of_file, local_module
 from firesteel.spark_connect.front import Front
-from firesteel.spark_connect.planner import stream_of
 from firesteel.spark_connect.queries import StreamingQueries
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.starter import JobStarter
@@ -43,9 +42,7 @@ def main(folder: Path) -> None:
             if context.embedded_cluster is not None and request.streams:
                 context.embedded_cluster.begin()
             spark.start()
-            queries = StreamingQueries(
-                JobStarter(spark, context, stream_of, _modules(Path(request.main)))
-            )
+            queries = StreamingQueries(JobStarter(spark, context, _modules(Path(request.main))))
             front = Front(
                 request.token,
                 spark.address,

@@ -1,5 +1,5 @@
-"""What the sources of a query had: availableNow and once end when it is read, and
-processAllAvailable waits for it.
+"""Waits until a query has read the rows that its sources have: for the triggers availableNow and
+once, and for processAllAvailable.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AvailableRows:
 
     Metrics are reported every second, and a source may look for rows at intervals. So a source must
     catch up in three reports: the first may be older than the object, and the look for rows that
-    ended before the second may have begun earlier. The first report of a new attempt is enough.
+    ended before the second may have started earlier. The first report of a new attempt is enough.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind
 
 # Rows that only one bound relates are kept for this long.
 _EVER_US = 3_650 * 86_400_000_000
-# In February and in July: an expression whose distance depends on the month is no bound.
+# In February and in July: an expression whose distance depends on the month is not a bound.
 _PROBES_US = (1_770_700_000_000_000, 1_784_000_000_000_000)
 _COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 

@@ -30,7 +30,7 @@ class QueryFailed(FiresteelError):
 
 
 class IllegalState(FiresteelError):
-    """The program asks for something that its session or query does not allow."""
+    """The program calls something that its session or query does not allow."""
 
 
 class Interrupted(FiresteelError):

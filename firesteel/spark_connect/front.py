@@ -32,7 +32,7 @@ _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_l
 _OPTIONS = [
     *_UNLIMITED,
     ("grpc.so_reuseport", 0),
-    # PySpark's clients ping every minute, without calls too.
+    # PySpark's clients ping every minute, even without calls.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]

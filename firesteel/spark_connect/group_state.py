@@ -70,7 +70,7 @@ class GroupStateProcessor(StatefulProcessor):
             self._due.update((int(state._timeout_timestamp),))
 
     def _forget_timeout(self, *, fired: bool) -> None:
-        """Each call of the function decides anew whether the key times out."""
+        """Forgets the timeout of the last call: each call sets the next one, or none."""
         if self._timeout == GroupStateTimeout.NoTimeout or not self._due.exists():
             return
         (due_ms,) = self._due.get() or ()

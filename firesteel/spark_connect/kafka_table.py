@@ -203,8 +203,8 @@ class _Reader(DataSourceReader):
         end = high if ends is None else self._offset(consumer, ends, topic, partition, low, high)
         if start < low and self._source.fail_on_data_loss:
             raise FiresteelError(
-                f"{topic}, partition {partition}: records from offset {start} on were asked for,"
-                f" and the first available one is {low}"
+                f"{topic}, partition {partition}: the read starts at offset {start}, and the first"
+                f" available record has offset {low}; set failOnDataLoss=false to start there"
             )
         return max(start, low), end
 

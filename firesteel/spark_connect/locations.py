@@ -102,7 +102,7 @@ class Location:
 
     def ended(self) -> None:
         """Records that the job has ended. A process that is killed does not get here, so whoever
-        opens the location asks the cluster.
+        opens the location queries the cluster.
         """
         with contextlib.suppress(StorageError):
             self._ours.delete([_QUERY])

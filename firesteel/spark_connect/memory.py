@@ -91,7 +91,7 @@ class MemoryTable:
         self._thread.start()
 
     def changed_rows(self) -> pa.Table | None:
-        """Returns all rows if there are others than at the last call, or if this is the first."""
+        """Returns all rows, at the first call and whenever they have changed since the last one."""
         with self._changed:
             if self._batches.version == self._shown:
                 return None

@@ -128,7 +128,7 @@ class Operation:
                 self._released = number + 1
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` when the operation is cancelled; at once if it already is."""
+        """Calls `callback` when the operation is cancelled; immediately if it already is."""
         with self._changed:
             if not self.cancelled.is_set():
                 self._on_cancel.append(callback)

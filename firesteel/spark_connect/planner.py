@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql.connect import proto
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_string
 from pyspark.util import PythonEvalType
@@ -83,8 +84,8 @@ class PlannedStream:
 
     environment: Environment
     stream: DataStream
-    schema: Any  # StructType of the query, after `per_batch`
-    per_batch: CatalystPlan | None = None
+    schema: StructType  # of the query, after `per_batch`
+    per_batch: Callable[[DataFrame], DataFrame] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

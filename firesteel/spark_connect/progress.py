@@ -70,7 +70,7 @@ class Idle:
 
 @dataclass(slots=True)
 class _Counters:
-    """What the job has done since a batch."""
+    """Counts what the job has done since a batch."""
 
     source_rows: dict[str, int] = field(default_factory=dict)  # by vertex
     sink_rows: int = 0

@@ -430,7 +430,7 @@ def _reserved(session: _Session, name: str) -> Iterator[None]:
 def _process_available(query: StreamingQuery) -> None:
     """Returns once the query has processed what its sources had when this was called."""
     if query.started.process_available is None:
-        raise IllegalState(f"{query.shown} cannot tell when its sources are read")
+        raise IllegalState(f"{query.shown} does not report when its sources are read")
     if query.is_active and not query.started.process_available():
         query.ended.wait()
     if query.failure is not None:

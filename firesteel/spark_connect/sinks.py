@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
@@ -39,15 +39,14 @@ from firesteel.spark_connect.functions import (
     OnBatches,
     PickledFunction,
 )
+from firesteel.spark_connect.planner import PlannedStream
 from firesteel.spark_connect.refusals import Refused, SparkError
 from firesteel.spark_connect.triggers import Trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from firesteel.datastream import DataStream, DataStreamSink
-    from firesteel.environment import Environment
+    from firesteel.datastream import DataStreamSink
     from firesteel.spark_connect.locations import Location
 
 MODES = ("append", "update", "complete")
@@ -77,20 +76,6 @@ _PACKAGES = {
     "xml": "Spark's own format xml",
 }
 _NAMES = ("console", *_FILES, "kafka", "memory", "noop")
-
-
-class PlannedStream(Protocol):
-    """The stream of a query: see `planner.stream_of`."""
-
-    @property
-    def environment(self) -> Environment: ...
-    @property
-    def stream(self) -> DataStream: ...
-    @property
-    def schema(self) -> StructType: ...
-    @property
-    def per_batch(self) -> Callable[[DataFrame], DataFrame] | None:
-        """What must see a whole batch, such as an orderBy after a complete aggregate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

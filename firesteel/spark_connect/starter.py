@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Protocol
 
 from pyspark.sql.connect import proto
 
@@ -20,8 +19,9 @@ from firesteel.spark_connect.available_now import process_available, stop_when_r
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.memory import MemoryTable
 from firesteel.spark_connect.operations import SessionKey
+from firesteel.spark_connect.planner import PlannedStream, stream_of
 from firesteel.spark_connect.queries import StartedQuery
-from firesteel.spark_connect.sinks import PlannedStream, QuerySink, sink_of
+from firesteel.spark_connect.sinks import QuerySink, sink_of
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.triggers import Trigger, trigger_of
 
@@ -37,22 +37,6 @@ _RESTARTS = {
 }
 
 
-class Plan(Protocol):
-    """Plans a query: see `planner.stream_of`."""
-
-    def __call__(
-        self,
-        spark: Spark,
-        user_id: str,
-        session_id: str,
-        relation: bytes,
-        *,
-        output_mode: str,
-        batches: bool,
-        configuration: Mapping[str, str],
-    ) -> PlannedStream: ...
-
-
 class JobStarter:
     """Starts queries as jobs on the cluster of the program. `modules` are the local modules that
     its functions may refer to.
@@ -62,13 +46,11 @@ class JobStarter:
         self,
         spark: Spark,
         context: ExecutionContext,
-        plan: Plan,
         modules: frozenset[str] = frozenset(),
     ) -> None:
         self._modules = modules
         self._spark = spark
         self._context = context
-        self._plan = plan
         # By session and name: the tables of memory sinks, also of queries that have ended.
         self._tables: defaultdict[SessionKey, dict[str, MemoryTable]] = defaultdict(dict)
         self._showing = threading.Lock()
@@ -101,7 +83,7 @@ class JobStarter:
         settings: Mapping[str, str],
     ) -> StartedQuery:
         sink.check_restore(location)
-        planned = self._plan(
+        planned = stream_of(
             self._spark,
             session.user_id,
             session.session_id,

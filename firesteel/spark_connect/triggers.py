@@ -23,8 +23,8 @@ from firesteel.spark_connect.refusals import Refused, SparkError
 
 DEFAULT_MS = 1_000
 SHORTEST_MS = 100  # a checkpoint costs some milliseconds of every task
-# Of jobs that end by themselves: their savepoint makes the batch. A job that reads for longer has
-# something to restart from.
+# The interval for jobs that end by themselves: their savepoint makes the batch. A job that reads
+# for longer restarts from a checkpoint.
 ENDING_MS = 3_600_000
 SHORTEST_REAL_TIME_MS = 5_000
 
@@ -50,8 +50,8 @@ class Trigger:
     text: str = ""  # as Spark shows it
 
     def configuration(self, *, limited: bool = False) -> dict[str, str]:
-        """Returns the options of the job. `limited`: a source reads so many rows per checkpoint, so
-        that a job that ends needs several.
+        """Returns the options of the job. `limited`: a source limits its rows per checkpoint, so a
+        job that ends needs several.
         """
         interval_ms = self.interval_ms
         if interval_ms is None and self.ends and not limited:
@@ -122,7 +122,7 @@ def _interval_ms(text: str) -> int:
         number = words.pop(0)
         if (match := _NUMBER.match(number)) is None:
             raise _bad_interval(text, "UNRECOGNIZED_NUMBER", f"Unrecognized number '{number}'.")
-        if match.end() < len(number):  # "10s" is no interval
+        if match.end() < len(number):  # "10s" is not an interval
             raise _bad_interval(text, "INVALID_VALUE", f"Invalid value '{number}'.")
         if not words:
             why = f"Expect a unit name after '{number}' but hit EOL."

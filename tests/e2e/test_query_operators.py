@@ -66,7 +66,7 @@ def hourly(stream: DataStream) -> DataStream:
 
 
 def take(batches: Iterator[pa.RecordBatch], count: int) -> list[tuple[Any, ...]]:
-    """Returns the next rows, of which there must be so many."""
+    """Returns the next `count` rows. Fails if a batch has more."""
     rows: list[tuple[Any, ...]] = []
     while len(rows) < count:
         rows += [

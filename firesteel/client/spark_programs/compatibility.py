@@ -42,7 +42,7 @@ class NotAvailable(FiresteelError, AttributeError):
 
 
 class Front(Protocol):
-    """What the sessions connect to."""
+    """The server that sessions connect to."""
 
     @property
     def settings(self) -> Mapping[str, str]:

@@ -22,9 +22,8 @@ from firesteel.errors import FiresteelError
 
 MODULE = "firesteel.spark_connect"
 REQUEST, LOG = "request.json", "front.log"
-START_TIMEOUT_S = (
-    600.0  # a JVM, which takes minutes on a busy machine; its death is noticed at once
-)
+# A JVM takes minutes to start on a busy machine. Its death ends the wait.
+START_TIMEOUT_S = 600.0
 # With these, PySpark would create sessions of Spark Connect in the front and in slots.
 _OF_CONNECT = frozenset({"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"})
 STOP_TIMEOUT_S = 120.0  # queries end with savepoints
@@ -32,7 +31,7 @@ STOP_TIMEOUT_S = 120.0  # queries end with savepoints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontRequest:
-    """What a front needs to know: the program and the cluster of its jobs."""
+    """Describes to a front its program and the cluster of its jobs."""
 
     token: str  # that programs present
     main: str  # the program's main file

@@ -33,7 +33,7 @@ _LOGIN = re.compile(
 _BEARER = re.compile(
     r"\s*[\w.$]*\.OAuthBearerLoginModule\s+(?:required|requisite)\s*(.*?);?\s*", re.S
 )
-# Of Java's login module for tokens, librdkafka's names.
+# Maps the options of Java's login module for tokens to librdkafka's properties.
 _CLIENT = {
     "clientId": "sasl.oauthbearer.client.id",
     "clientSecret": "sasl.oauthbearer.client.secret",

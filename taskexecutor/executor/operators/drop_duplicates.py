@@ -213,7 +213,7 @@ class DropDuplicatesByWatermark(QueryOperator):
     def __init__(self, spec: DropDuplicatesSpec) -> None:
         super().__init__()
         self._spec = spec
-        # Of the expiry of a row without a time.
+        # The time at which a row without a time expires.
         self._null_us = NEVER_US if _same_name(spec.late_column, spec.key_columns) else 0
 
     def initialize_state(self, state: OperatorState) -> None:

@@ -182,7 +182,7 @@ class SettledWatermark(WatermarkValve):
         ]
         self._caught = [not active for active in self._active]
         watermark_us = min(behind_us) if behind_us else max(self._watermarks_us)
-        # Idle anew, even if it was before: rows have ended the idleness of outputs downstream.
+        # Reports idleness even if it was idle before: rows have ended it downstream.
         return (
             *self._becomes(idle=False),
             *self._send_on(watermark_us),

@@ -17,23 +17,13 @@ from firesteel import Environment
 from firesteel.client.job_details import JobDetails
 from firesteel.common.states import JobStatus
 from firesteel.connectors import FileSource, SequenceSource
-from firesteel.datastream import DataStream
 from firesteel.spark_connect.available_now import stop_when_read
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
+from firesteel.spark_connect.planner import PlannedStream
 from firesteel.spark_connect.sinks import sink_of
 from firesteel.spark_connect.triggers import trigger_of
 from tests.e2e.conftest import Session
 from tests.waiting import eventually
-
-
-@dataclass
-class Planned:
-    """A stream as the planner returns it."""
-
-    environment: Environment
-    stream: DataStream
-    schema: StructType
-    per_batch: Any = None
 
 
 @dataclass
@@ -66,7 +56,9 @@ def started(session: Session, request: WriteStreamOperationStart, rate_per_s: in
     numbers = env.from_source(
         SequenceSource(0, column="n", rate_per_s=rate_per_s), uid="numbers"
     ).set_parallelism(1)
-    planned = Planned(env, numbers, StructType().add("n", LongType()))
+    planned = PlannedStream(
+        environment=env, stream=numbers, schema=StructType().add("n", LongType())
+    )
     sink.add_to(planned, location.completed)
     job_id = session.submit(env, "numbers")
     location.started(RunningQuery(job_id, "numbers", session.client.address))
@@ -162,7 +154,11 @@ def available_now(session: Session, request: WriteStreamOperationStart, files: P
         parallelism=2, configuration={**trigger.configuration(), **location.configuration()}
     )
     source = FileSource(str(files), format="parquet", schema="n LONG", watch="10 s")
-    planned = Planned(env, env.from_source(source, uid="files"), StructType().add("n", LongType()))
+    planned = PlannedStream(
+        environment=env,
+        stream=env.from_source(source, uid="files"),
+        schema=StructType().add("n", LongType()),
+    )
     sink.add_to(planned, location.completed)
     try:
         return stop_when_read(session.client, session.submit(env, "now"), location.savepoints)
@@ -184,5 +180,5 @@ def started_with_thirds(session: Session, request: WriteStreamOperationStart) ->
         numbers.rebalance().transform(lambda df: df.selectExpr("n", "n % 3 AS third")).uid("thirds")
     )
     schema = StructType().add("n", LongType()).add("third", LongType())
-    sink.add_to(Planned(env, thirds, schema), location.completed)
+    sink.add_to(PlannedStream(environment=env, stream=thirds, schema=schema), location.completed)
     return Query(session, location, session.submit(env, "thirds"))

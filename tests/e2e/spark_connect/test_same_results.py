@@ -15,7 +15,7 @@ from examples.daily_delays import read_flights
 from tests.e2e.conftest import ROOT, firesteel
 
 PROGRAM = Path(__file__).with_name("queries_program.py")
-# Their results have one row per key and batch: the last one of a key is valid.
+# The keys of results with one row per key and batch; the last row of a key is valid.
 KEYS = {
     "by_hour": ["h"],
     "windows": ["window", "carrier"],
@@ -23,7 +23,7 @@ KEYS = {
     "group_state": ["carrier"],
     "with_state": ["plane"],
 }
-# Their results have all rows in each batch.
+# The names of results that have all rows in each batch.
 COMPLETE = ("top", "all", "having")
 NAMES = (
     *("rows", "sql", "union", "pandas", "tumbling", "sliding", "sessions", "unique"),
@@ -85,7 +85,7 @@ def test_results_equal_those_of_spark(name: str, results: tuple[Path, Path]) -> 
 def _rows(folder: Path, name: str) -> pa.Table:
     """Returns the rows of a query in an order of their values."""
     rows = pq.read_table(folder / name)
-    # Spark writes times in a format of its own, without a zone.
+    # Spark writes times without a zone.
     rows = rows.cast(pa.schema([field.with_type(_in_utc(field.type)) for field in rows.schema]))
     records = rows.to_pylist()
     if name in KEYS:

@@ -83,7 +83,7 @@ def test_their_lines_are_shipped(tmp_path: Path, cloudpickle: str) -> None:
 
 
 def test_classes_that_name_a_missing_module_are_pickled_by_name() -> None:
-    """Those of confluent_kafka are in `confluent_kafka.cimpl`, and name `cimpl`."""
+    """The classes of confluent_kafka are in `confluent_kafka.cimpl`, and name `cimpl`."""
     assert confluent_kafka.Producer.__module__ not in sys.modules
 
     def used() -> list[type]:

@@ -1,6 +1,4 @@
-"""What a PySpark program sees of its sessions. No server is needed: sessions connect when they are
-first used.
-"""
+"""The sessions of a PySpark program. No server is needed: sessions connect when they are first used."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The front between PySpark's generated client and a Spark Connect server of this process, which
-records calls and answers or fails as told.
+records calls, and answers or fails as each test requires.
 """
 
 from __future__ import annotations

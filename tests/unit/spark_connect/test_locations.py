@@ -1,4 +1,4 @@
-"""The checkpointLocation of a query: what it refuses, and what it restores."""
+"""The checkpointLocation of a query: refusals and restores."""
 
 from __future__ import annotations
 

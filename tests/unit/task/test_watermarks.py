@@ -185,7 +185,7 @@ def test_at_a_barrier_channels_that_have_caught_up_have_the_latest_watermark() -
     assert valve.settle() == (ACTIVE,), "it has not since then"
     valve.on_status(1, True)
     assert valve.settle() == (IDLE,)
-    assert valve.settle() == (ACTIVE, IDLE), "anew, because rows may have ended it downstream"
+    assert valve.settle() == (ACTIVE, IDLE), "again, because rows may have ended it downstream"
 
 
 def test_at_a_barrier_the_earliest_channel_that_has_not_caught_up_decides() -> None:

@@ -14,7 +14,7 @@ from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
 
 NEVER_US = MAX_TIMESTAMP_US
-FEWEST = 65_536  # expired keys for which it is worth while to build their state anew
+FEWEST = 65_536  # rebuilding the state is not worth while for fewer expired keys
 
 
 def instants(times: pa.Array, null_us: int = NEVER_US) -> Ints:
@@ -37,7 +37,7 @@ class KeyTimes:
 
     @property
     def wasteful(self) -> bool:
-        """Whether most keys have expired: their state should be built anew without them. So each
+        """Whether most keys have expired: their state should be rebuilt without them. So each
         key is copied at most once for each key that expires.
         """
         return self.expired > max(FEWEST, self._count - self.expired)
