@@ -65,7 +65,8 @@ class StaticTable:
             ) from error
 
     def __str__(self) -> str:
-        return f"static table{self.name and f' {self.name!r}'} ({self.place})"
+        place = f" ({self.place})" if self.place else ""
+        return f"static table{self.name and f' {self.name!r}'}{place}"
 
     def dataframe(self) -> DataFrame:
         """Returns the rows, for a join: `df.join(table.dataframe(), "key", "left")`.

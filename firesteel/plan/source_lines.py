@@ -14,6 +14,7 @@ import io
 import linecache
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -173,16 +174,22 @@ def _received(data: bytes, lines: Lines) -> Any:
 
 
 class Place(NamedTuple):
+    """A line of the program; without a file, none."""
+
     file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}, line {self.line}"
+        return f"{Path(self.file).name}, line {self.line}" if self.file else ""
 
 
 def place_of_call() -> Place:
-    """Returns the line of the innermost call outside of Firesteel."""
+    """Returns the line of the innermost call outside of Firesteel; a thread of Firesteel has
+    none.
+    """
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_FIRESTEEL) and frame.f_back is not None:
         frame = frame.f_back
+    if frame.f_code.co_filename == threading.__file__:
+        return Place("", 0)
     return Place(frame.f_code.co_filename, frame.f_lineno)

@@ -67,8 +67,9 @@ class StreamNode:
         """Returns its name for messages, with its uid, if it has one, and its place in the
         program.
         """
-        uid = f"uid {self.uid!r}, " if self.uid else ""
-        return f"{self.name!r} ({uid}{self.place})"
+        about = filter(None, (self.uid and f"uid {self.uid!r}", str(self.place)))
+        shown = ", ".join(about)
+        return f"{self.name!r} ({shown})" if shown else repr(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

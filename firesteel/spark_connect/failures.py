@@ -10,7 +10,9 @@ import uuid
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.errors.exceptions.connect import EXCEPTION_CLASS_MAPPING
 from pyspark.sql.connect import proto
 
@@ -49,6 +51,8 @@ class Reports:
 
     def status_of(self, error: Exception) -> status_pb2.Status:
         """Returns the status of a call that ends with this error."""
+        if isinstance(error, Py4JJavaError):  # of a class that PySpark does not know
+            error = convert_exception(error.java_exception)
         message, condition, state = str(error), "", ""
         if isinstance(error, PySparkException):
             condition, state = error.getCondition() or "", error.getSqlState() or ""

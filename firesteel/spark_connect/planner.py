@@ -57,6 +57,13 @@ _ROW_BY_ROW = frozenset(
 _TRANSPARENT = frozenset(
     ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
 )
+# The methods of nodes that are refused, for messages.
+_METHODS = {
+    "GlobalLimit": "limit(), except after an aggregate in complete mode,",
+    "LocalLimit": "limit(), except after an aggregate in complete mode,",
+    "Offset": "offset(), except after an aggregate in complete mode,",
+    "Sort": "orderBy(), except after an aggregate in complete mode,",
+}
 _TIME_MODES = {
     "NoTime": "none",
     "ProcessingTime": "processing_time",
@@ -238,8 +245,8 @@ class Planner:
         node = self._nodes.get(name)
         if node is None:
             raise InvalidProgram(
-                f"the query has the operator {name}, which streaming queries cannot have here:\n"
-                f"{plan.simpleStringWithNodeId()[:300]}"
+                f"{_METHODS.get(name, name)} is not supported here in a streaming query:\n"
+                f"{plan.treeString().splitlines()[0][:300]}"
             )
         return node(plan)
 
@@ -321,7 +328,8 @@ class Planner:
         option = physical.unapply(plan)
         if option.isEmpty():
             raise InvalidProgram(
-                f"this aggregate cannot run on a stream: {plan.simpleStringWithNodeId()[:300]}"
+                f"this aggregate is not supported on streams:\n"
+                f"{plan.treeString().splitlines()[0][:300]}"
             )
         found = option.get()
         grouping, calls, results = items(found._1()), items(found._2()), items(found._3())

@@ -80,6 +80,10 @@ def specs(stream: PlannedStream) -> list[Spec]:
             "would keep all rows of each group; use functions whose results can be updated",
         ),
         (
+            lambda o, p: o.limit(5),
+            r"^limit\(\), except after an aggregate in complete mode, is not supported here",
+        ),
+        (
             lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(
                 F.approx_count_distinct("id", rsd=0.01)
             ),
