@@ -56,11 +56,13 @@ def names(cluster: Kubernetes, component: str = "") -> set[str]:
 
 
 def runs(cluster: Kubernetes, target: tuple[str, ...], job_id: str) -> None:
-    eventually(
-        lambda: re.search(r" RUNNING +127\.", succeeded("show", *target, job_id)),
-        cluster.logs,
-        patience_s=SERVES_WITHIN_S,
-    )
+    """Waits until all of the job's tasks run."""
+
+    def running() -> bool:
+        states = re.findall(r"#\d+ +([A-Z]+)", succeeded("show", *target, job_id))
+        return set(states) == {"RUNNING"}
+
+    eventually(running, cluster.logs, patience_s=SERVES_WITHIN_S)
 
 
 def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(

@@ -30,7 +30,7 @@ from tests.credentials import folder as keys_folder
 from tests.kafka.broker import Kafka
 from tests.kafka.records import create_topic, produce
 from tests.prometheus import Prometheus, promtool
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import ROOT, SLOTS, Session, running, services
 
@@ -85,6 +85,7 @@ PUBLIC_BOARD = [
 ]
 # The alerts whose cause a test cannot make in a short time; promtool tests them with series.
 NOT_MADE = {"FiresteelDiskFilling", "FiresteelMemoryNearLimit"}
+RESTARTS = "flink_jobmanager_job_numRestarts"
 SCHEMA = "at TIMESTAMP, k STRING, v INT"
 
 pytestmark = pytest.mark.usefixtures("shipped_module")
@@ -317,7 +318,11 @@ def test_each_panel_has_data_and_each_alert_fires(
 
         def await_alerts(*alerts: str) -> None:
             for alert in alerts:
-                eventually(partial(fired, server, alert, **made[alert]), f"{alert} fires")
+                eventually(
+                    partial(fired, server, alert, **made[alert]),
+                    lambda alert=alert: f"{alert} fires; restarts: {server.query(RESTARTS)}",
+                    patience_s=10 * PATIENCE_S,  # until a job has restarted three times
+                )
 
         (dispatcher,) = services(session, "dispatcher")
         dispatcher.send_signal(signal.SIGSTOP)

@@ -21,6 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from firesteel import Environment, Session, Tumbling, Watermarks
 from firesteel.common.error_report import summary_of
+from firesteel.common.operator_messages import NoSplitYet
 from firesteel.connectors import MALFORMED_TAG, FileSink, FileSource
 from firesteel.connectors.read_options import check_read_options
 from firesteel.elements import StreamStatus
@@ -665,10 +666,14 @@ def test_a_watched_source_needs_a_schema_or_files_and_idles_in_between(
         reader(engine, FileSource(str(tmp_path), format="json", watch="1 s"))
     harness = reader(engine, FileSource(str(tmp_path), format="json", schema=SCHEMA, watch="1 s"))
     assert harness.poll()
+    assert harness._main.elements == [], "the enumerator has not answered"
+    harness.deliver(NoSplitYet())
+    assert harness.poll()
     assert harness._main.elements == [StreamStatus(True)]
     (tmp_path / "x.json").write_text('{"a": 1}\n')
     assert read(harness, tmp_path / "x.json") == [{"a": 1, "b": None}]
     assert harness._main.elements[1] == StreamStatus(False), "before it is read"
+    harness.deliver(NoSplitYet())
     assert harness.poll()
     assert harness._main.elements[-1] == StreamStatus(True)
     with pytest.raises(InvalidProgram, match="watch is '0 s'"):

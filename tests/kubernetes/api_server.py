@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import sys
 import tempfile
 import threading
@@ -70,7 +71,7 @@ class ApiServer:
         self._namespaces = namespaces
         self._port = port
         self._pages: dict[str, tuple[int, list[Object]]] = {}
-        self._site: web.TCPSite | None = None  # None while the server is away
+        self._site: web.SockSite | None = None  # None while the server is away
         self._watches: list[asyncio.Transport] = []
 
     # ---- life cycle
@@ -157,14 +158,18 @@ class ApiServer:
         self._controllers = asyncio.create_task(self._run_controllers())
 
     async def _listen(self) -> None:
-        site = web.TCPSite(
-            self._runner, "127.0.0.1", self._port, ssl_context=self.certificates.context()
+        self._listening = socket.create_server(("127.0.0.1", self._port))
+        site = web.SockSite(
+            self._runner, self._listening, ssl_context=self.certificates.context()
         )
         await site.start()
-        self._site, self._port = site, self._runner.addresses[0][1]
+        self._site, self._port = site, self._listening.getsockname()[1]
 
     async def _go_away(self) -> None:
         if self._site is not None:
+            # asyncio leaves a connection open that it has accepted when its server closes.
+            asyncio.get_running_loop().remove_reader(self._listening)
+            await asyncio.sleep(0)
             await self._site.stop()
             self._site = None
         server = self._runner.server

@@ -127,7 +127,7 @@ async def test_masters_without_permission_continue(
 
     def failed() -> bool:
         nonlocal reported
-        reported += capsys.readouterr().err
+        reported += "".join(capsys.readouterr())
         return "cannot renew the credentials of Prometheus" in reported
 
     await until(failed)
@@ -136,4 +136,4 @@ async def test_masters_without_permission_continue(
     while await stored(client) == before:
         await asyncio.sleep(0.01)
     running.cancel()
-    assert (reported + capsys.readouterr().err).count("cannot renew") == 1
+    assert (reported + "".join(capsys.readouterr())).count("cannot renew") == 1

@@ -316,7 +316,7 @@ class CheckpointCoordinator:
         if not self._settings.enabled:
             return [_refusal(request, _DISABLED)]
         if not self._running:
-            return [_refusal(request, "the job does not run")]
+            return [_refusal(request, "not all tasks of the job run; try again in a moment")]
         if self._draining is not None or self._stopped:
             return [_refusal(request, "the job is being stopped")]
         if self._held and request.stops:

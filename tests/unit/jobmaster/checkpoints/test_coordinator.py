@@ -482,7 +482,7 @@ def test_when_the_job_stops_only_the_storing_of_a_checkpoint_continues() -> None
     assert (c.coordinator.settled, c.latest) == (True, 1)
     (refusal,) = c.ask("late")
     assert isinstance(refusal, AnswerRequest)
-    assert refusal.problem == "the job does not run"
+    assert refusal.problem == "not all tasks of the job run; try again in a moment"
     c.now += 1
     c.do(c.coordinator.started(c.now))
     assert c.begin() == 4, "no id is used twice"
