@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from firesteel.client.client import Client
@@ -54,12 +54,14 @@ _SETTLED = 2  # answers in a row that no TaskExecutor is outdated
 class ClusterUpdate:
     """An update that is checked, and not applied yet."""
 
-    def __init__(self, cluster: KubernetesCluster, say: Say) -> None:
-        """`cluster` has the options to change. Reads the objects of the cluster, and builds those
-        that replace them. Raises NoKubernetesCluster, ConfigurationError or KubernetesError.
+    def __init__(self, cluster: KubernetesCluster, say: Say, unset: Collection[str] = ()) -> None:
+        """`cluster` has the options to change, `unset` the keys of those to remove. Reads the
+        objects of the cluster, and builds those that replace them. Raises NoKubernetesCluster,
+        ConfigurationError or KubernetesError.
         """
         self._cluster = cluster
         self._say = say
+        self._unset = unset
         self._patience_s = cluster.conf.get(options.KUBERNETES_START_TIMEOUT)
         self._before: dict[tuple[str, str], Object] = {}  # by kind and name
         cluster.run(self._read)
@@ -81,7 +83,8 @@ class ClusterUpdate:
             secret = {}
         running = running_cluster(deployments, config_map, secret)
         with tempfile.TemporaryDirectory() as folder:
-            conf = running.changed(self._cluster.conf.to_dict(), Path(folder))
+            given = self._cluster.conf.to_dict()
+            conf = running.changed(given, Path(folder), self._unset)
             objects = cluster_objects(
                 conf, running.application, task_executors=running.task_executors
             )

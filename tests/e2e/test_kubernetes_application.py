@@ -10,12 +10,14 @@ from firesteel.client.kubernetes_cluster import KubernetesCluster
 from firesteel.errors import ClusterUnreachable
 from firesteel.kubernetes.cluster import Application
 from firesteel.kubernetes.cluster.deployed import Outcome
+from firesteel.kubernetes.resources import name_of
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import firesteel
 from .exactly_once import exactly_once_job
 from .kubernetes_clusters import ApplicationSession, kubernetes
 from .test_adoption import attempts
+from .test_kubernetes_masters import runs
 from .test_kubernetes_session import ENDLESS, succeeded
 
 TARGET = ("-t", "kubernetes-application")
@@ -132,6 +134,8 @@ def test_every_command_serves_the_job_of_an_application_cluster(
         "execution.checkpointing.interval": "1 s",
         "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
         "execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints"),
+        "database.url": f"sqlite:///{tmp_path}/jobs.db",
+        "high-availability.storageDir": str(tmp_path / "storage"),
     }
     program = tmp_path / "endless.py"
     program.write_text(ENDLESS)
@@ -139,14 +143,15 @@ def test_every_command_serves_the_job_of_an_application_cluster(
         job_id = KubernetesCluster(cluster.conf).job_id
         submitted = succeeded("run", *TARGET, "-d", str(program))
         assert f"Job has been submitted with JobID {job_id}" in submitted
-        eventually(
-            lambda: "RUNNING  127." in succeeded("show", *TARGET, "endless"),
-            cluster.logs,
-            patience_s=10 * PATIENCE_S,
-        )
+        runs(cluster, TARGET, job_id)
         assert ": 1 -> 2" in succeeded("scale", *TARGET, "endless", "--parallelism", "2")
         assert "parallelism 2 " in succeeded("show", *TARGET, job_id)
         assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
+        earlier = {name_of(pod) for pod in cluster.pods()}
+        updated = succeeded("cluster", "update", *TARGET, "-D", "slot.idle.timeout=47 s")
+        assert "Cluster updated: orders" in updated
+        assert not earlier & {name_of(pod) for pod in cluster.pods()}, "all are replaced"
+        runs(cluster, TARGET, job_id)
         assert "Savepoint completed." in succeeded("stop", *TARGET, job_id)
         assert len(list((tmp_path / "savepoints").glob("savepoint-*/_metadata"))) == 2
         eventually(lambda: not cluster.left(), lambda: f"it deletes itself: {cluster.left()}")

@@ -124,6 +124,8 @@ def test_separate_masters_serve_every_command_while_their_pods_are_replaced(
         assert len(names(cluster, JOB_MANAGER)) == 2 and names(cluster, TASK_EXECUTOR)
         again = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s")
         assert "Nothing to update" in again
+        shown = succeeded("cluster", "update", *TARGET, "--unset", key, "--dry-run")
+        assert f"  {key}: 47 s -> not set" in shown
         runs(cluster, TARGET, job_id)
         assert "Exceptions" not in succeeded("show", *TARGET, job_id)
 

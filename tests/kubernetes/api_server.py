@@ -159,9 +159,7 @@ class ApiServer:
 
     async def _listen(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", self._port))
-        site = web.SockSite(
-            self._runner, self._listening, ssl_context=self.certificates.context()
-        )
+        site = web.SockSite(self._runner, self._listening, ssl_context=self.certificates.context())
         await site.start()
         self._site, self._port = site, self._listening.getsockname()[1]
 

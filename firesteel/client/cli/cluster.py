@@ -274,18 +274,26 @@ def status(target: str, directory: Path | None, definitions: tuple[str, ...]) ->
     help="The cluster on Kubernetes that kubernetes.cluster-id and kubernetes.namespace name.",
 )
 @definitions_option("Change a configuration key. Repeatable.")
+@click.option(
+    "--unset",
+    metavar="KEY",
+    multiple=True,
+    help="Return a configuration key to its default. Repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change.")
-def update(target: str, definitions: tuple[str, ...], dry_run: bool) -> None:
+def update(
+    target: str, definitions: tuple[str, ...], unset: tuple[str, ...], dry_run: bool
+) -> None:
     """Changes the image or the configuration of a cluster on Kubernetes whose jobs keep running.
 
-    The cluster keeps the options that this command's configuration does not set. A new pod of
-    masters has to be ready before an earlier one ends; the leader's ends last. TaskExecutors are
+    The cluster keeps the options that this command neither sets nor unsets. A new pod of masters
+    has to be ready before an earlier one ends; the leader's ends last. TaskExecutors are
     drained one after the other. If a pod of masters does not become ready, the masters keep the
     earlier configuration.
     """
     from firesteel.client.cli.kubernetes import update_cluster
 
-    update_cluster(configuration(definitions), dry_run=dry_run)
+    update_cluster(configuration(definitions), unset=unset, dry_run=dry_run)
 
 
 @cluster.command()

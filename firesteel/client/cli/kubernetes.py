@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -75,12 +75,12 @@ def _masters(overview: ClusterOverview) -> Iterator[str]:
             yield f"{holder}{job} leads at {master.address}, epoch {master.epoch}"
 
 
-def update_cluster(conf: Configuration, *, dry_run: bool) -> None:
+def update_cluster(conf: Configuration, *, unset: Collection[str], dry_run: bool) -> None:
     from firesteel.client.kubernetes_update import ClusterUpdate
 
     cluster = KubernetesCluster(conf)
     started_at = time.monotonic()
-    update = ClusterUpdate(cluster, say)
+    update = ClusterUpdate(cluster, say, unset)
     if not update.needed:
         click.echo(f"Nothing to update: {cluster} has this configuration.")
         return

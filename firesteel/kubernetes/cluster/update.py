@@ -9,7 +9,7 @@ starts, need not be repeated.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -55,11 +55,14 @@ class RunningCluster:
     application: Application | None
     task_executors: int  # to keep running
 
-    def changed(self, given: Mapping[str, str], folder: Path) -> Configuration:
-        """Returns the configuration with the `given` values. Writes the pod templates that are not
-        given into `folder`. Raises ConfigurationError.
+    def changed(
+        self, given: Mapping[str, str], folder: Path, unset: Collection[str] = ()
+    ) -> Configuration:
+        """Returns the configuration with the `given` values and without those that are `unset`.
+        Writes the pod templates that are not given into `folder`. Raises ConfigurationError.
         """
-        values = dict(self.values)
+        self._check_unset(unset, given)
+        values = {key: value for key, value in self.values.items() if key not in unset}
         for option in _FIXED:
             now, then = values.get(option.key, ""), given.get(option.key, "")
             if then and then != (now or str(option.default)):
@@ -75,10 +78,24 @@ class RunningCluster:
                 " pods"
             )
         for key, content in self.templates.items():
+            if key in unset:
+                continue
             path = folder / _TEMPLATES[key]
             path.write_text(content, encoding="utf-8")
             values[key] = str(path)
         return Configuration(values | dict(given))
+
+    def _check_unset(self, unset: Collection[str], given: Mapping[str, str]) -> None:
+        for key in unset:
+            if key in given:
+                raise ConfigurationError(
+                    f"{key}: cannot be unset, because this command's configuration sets it to"
+                    f" {given[key]!r}"
+                )
+            if key in (option.key for option in _FIXED) or is_sensitive(key):
+                raise ConfigurationError(f"{key}: cannot be unset while the cluster runs")
+            if key not in self.values and key not in self.templates:
+                raise ConfigurationError(f"{key}: cannot be unset: the cluster does not set it")
 
 
 def running_cluster(

@@ -103,6 +103,27 @@ def test_what_a_cluster_keeps(given: dict[str, str], reason: str, tmp_path: Path
     found.changed({"kubernetes.masters": "together", "s3.secret-key": "hidden"}, tmp_path)
 
 
+def test_options_return_to_their_defaults(tmp_path: Path) -> None:
+    key = "taskmanager.numberOfTaskSlots"
+    found = running(objects(VALUES))
+    assert key in found.values
+    assert key not in found.changed({}, tmp_path, [key]).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("rest.port", "rest.port: cannot be unset, because this command's configuration sets it"),
+        ("kubernetes.masters", "kubernetes.masters: cannot be unset while the cluster runs"),
+        ("s3.secret-key", "s3.secret-key: cannot be unset while the cluster runs"),
+        ("job.autoscaler.enabled", "cannot be unset: the cluster does not set it"),
+    ],
+)
+def test_what_cannot_be_unset(key: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        running(objects(VALUES)).changed({"rest.port": "8082"}, tmp_path, [key])
+
+
 def test_a_job_store_in_the_pod_of_its_master_would_be_lost(tmp_path: Path) -> None:
     assert loses_its_store(objects(VALUES)["Deployment/orders"])
     shared = {"database.url": "postgresql://db/jobs", "high-availability.storageDir": "s3://x"}
