@@ -345,8 +345,14 @@ class RunningJob:
         return storage.at(name).uri
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
+        first_caught_up = False
         for metrics in metrics_in(message):
-            self._metrics[AttemptId(metrics.attempt_id)] = metrics
+            attempt_id = AttemptId(metrics.attempt_id)
+            before = self._metrics.get(attempt_id)
+            first_caught_up |= metrics.caught_up > 0 and (before is None or not before.caught_up)
+            self._metrics[attempt_id] = metrics
+        if first_caught_up:  # whoever stops the job then need not wait for the next look at it
+            self._report_progress()
         now = self._clock.monotonic()
         if now >= self._next_sample_at:
             self._next_sample_at = now + STEP_MS / 1000
@@ -476,11 +482,7 @@ class RunningJob:
             case commands.ReportStatus():
                 self._report_status()
             case commands.ReportProgress():
-                if self._progress is None:
-                    tasks = len(self.core.graph.attempts)
-                    self._progress = asyncio.get_running_loop().call_later(
-                        _PROGRESS_INTERVAL_S + tasks * _PROGRESS_TASK_S, self._report_status
-                    )
+                self._report_progress()
             case commands.Log():
                 getattr(self.log, command.level)(command.text, **command.fields)
             case commands.Exit():
@@ -614,6 +616,13 @@ class RunningJob:
         del self._handover.tasks[:]
         self._handover.tasks.extend(map(convert.LISTED_TASK.encode, self.core.listed))
         return self._handover.SerializeToString(deterministic=True)
+
+    def _report_progress(self) -> None:
+        if self._progress is None:
+            tasks = len(self.core.graph.attempts)
+            self._progress = asyncio.get_running_loop().call_later(
+                _PROGRESS_INTERVAL_S + tasks * _PROGRESS_TASK_S, self._report_status
+            )
 
     def _report_status(self) -> None:
         if self._progress is not None:

@@ -83,7 +83,7 @@ SLOT_INTERVAL_S = 10.0
 
 class MetricsReporter:
     """Reports the metrics of the tasks and of the slot to the TaskExecutor, in a dedicated thread:
-    every `interval_s` while there are tasks, and every SLOT_INTERVAL_S otherwise."""
+    every `interval_s` while there are tasks, every SLOT_INTERVAL_S otherwise, and on request."""
 
     def __init__(
         self,
@@ -105,14 +105,14 @@ class MetricsReporter:
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     def wake(self) -> None:
-        """Notifies the thread that there are tasks."""
+        """Requests a report now."""
         self._wake.set()
 
     def _run(self) -> None:
         slot: list[MetricSample] = []
         slot_due_s = 0.0
         while True:
-            self._wake.clear()  # before reading the tasks: a task that starts now wakes this thread
+            self._wake.clear()  # before reading the tasks: a request refers to what follows
             tasks = self._tasks.alive()
             if time.monotonic() >= slot_due_s:
                 slot = self._slot_samples()
@@ -131,7 +131,4 @@ class MetricsReporter:
                 self._link.send(convert.metrics_report(metrics, samples))
             except Exception:
                 log.exception("metrics could not be reported")
-            if tasks:
-                time.sleep(self._interval_s)
-            else:
-                self._wake.wait(SLOT_INTERVAL_S)
+            self._wake.wait(self._interval_s if tasks else SLOT_INTERVAL_S)

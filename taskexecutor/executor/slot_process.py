@@ -314,6 +314,7 @@ class Host:
                 storage, answer, submit.unaligned_checkpoints, submit.inline_bytes
             ),
             create_keyed_state=create_keyed_state,
+            report_metrics=self._metrics.wake,
             user_code_roots=self._user_roots,
         )
         for config in configs:

@@ -97,4 +97,5 @@ class TaskServices:
     send_event: Callable[[OperatorEvent], None]
     checkpoints: CheckpointServices | None = None  # None: the job takes no checkpoints
     create_keyed_state: CreateKeyedState = HashMapKeyedStateBackend
+    report_metrics: Callable[[], None] = lambda: None  # before the next report is due
     user_code_roots: Sequence[str] = ()  # the user's folders: tracebacks show the frames in them

@@ -23,9 +23,16 @@ class _Triggered(NamedTuple):
 class SourceTask:
     """See `step.TaskKind`."""
 
-    def __init__(self, chain: OperatorChain, checkpoints: TaskCheckpoints | None = None) -> None:
+    def __init__(
+        self,
+        chain: OperatorChain,
+        checkpoints: TaskCheckpoints | None,
+        report_metrics: Callable[[], None],
+    ) -> None:
+        """`report_metrics` is called when the source has caught up for the first time."""
         self._chain = chain
         self._checkpoints = checkpoints
+        self._report_metrics = report_metrics
         head = chain.nodes[0]
         if not isinstance(head.operator, SourceOperator):
             kind = type(head.operator).__name__
@@ -69,6 +76,8 @@ class SourceTask:
         if self._source.caught_up:
             if not self._source.limit_reached:
                 self.caught_up += 1
+                if self.caught_up == 1:
+                    self._report_metrics()
             if self._source.reports_idle:
                 self._head.report_idle()
         if not self._source.waiting:

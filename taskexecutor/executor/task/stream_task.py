@@ -321,7 +321,7 @@ class StreamTask:
                 overtakes=overtakes,
             )
         else:
-            kind = SourceTask(chain, self._checkpoints)
+            kind = SourceTask(chain, self._checkpoints, self._services.report_metrics)
         self._kind = kind
         self._metrics.watermark_us = kind.watermark_us
         self._metrics.caught_up = lambda: kind.caught_up
