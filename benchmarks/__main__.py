@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.batch import rows as batch
 from benchmarks.kafka import copies as kafka_copies
+from benchmarks.kafka import counts as kafka_counts
 from benchmarks.kafka import latency as kafka_latency
 from benchmarks.kafka import partitions as kafka_partitions
 from benchmarks.kafka import queries as kafka_queries
@@ -66,6 +67,7 @@ KAFKA = {  # the number of steps
     kafka_queries.NAME: kafka_queries.STEPS,
     kafka_copies.NAME: kafka_copies.STEPS,
     kafka_latency.NAME: kafka_latency.STEPS,
+    kafka_counts.NAME: kafka_counts.STEPS,
     kafka_partitions.NAME: kafka_partitions.STEPS,
 }
 GROUPS = {
@@ -178,6 +180,8 @@ def run_kafka(name: str, steps: Steps, beside: Peers, bids: int) -> Iterable[Row
         return kafka_copies.run(steps, beside.flink, bids)
     if name == kafka_latency.NAME:
         return kafka_latency.run(steps, beside.flink)
+    if name == kafka_counts.NAME:
+        return kafka_counts.run(steps)
     return kafka_partitions.run(steps)
 
 

@@ -91,9 +91,9 @@ def _row(case: Case, found: dict[str, Latency | str]) -> dict[str, Any]:
 def _latency(engine: str, kafka: Kafka, case: Case) -> Latency:
     source, to = (create_topic(kafka, partitions=PARTITIONS) for _ in range(2))
     arguments = [kafka.bootstrap, source, to, case.delivery, case.interval]
-    with _running(engine, arguments) as process, _consumer(kafka, to) as consumer:
+    with _running(engine, arguments) as process, consumer_of(kafka, to) as consumer:
         producer = Producer({**kafka.settings(), "linger.ms": 0})
-        _wait_for_first(process, producer, source, consumer)
+        wait_for_first(process, producer, source, consumer, b"-1 0")
         sender = threading.Thread(target=_send, args=(producer, source), daemon=True)
         sender.start()
         late_ms = _receive(process, consumer)
@@ -112,7 +112,15 @@ def _running(engine: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen
         program = [str(flink_python()), "benchmarks/kafka/jobs_flink.py", "forward"]
         command = [*program, ",".join(flink_jars(jars())), *arguments]
         environ = flink_environ()
-    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE) as process:
+    started = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)
+    with until_end(started) as process:
+        yield process
+
+
+@contextmanager
+def until_end(started: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Ends the process, by the end of its standard input, with the context."""
+    with started as process:
         assert process.stdin is not None
         try:
             yield process
@@ -125,7 +133,7 @@ def _running(engine: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen
 
 
 @contextmanager
-def _consumer(kafka: Kafka, topic: str) -> Iterator[Consumer]:
+def consumer_of(kafka: Kafka, topic: str) -> Iterator[Consumer]:
     settings = {"group.id": "latency", "isolation.level": "read_committed"}
     consumer = Consumer({**kafka.settings(), **settings, "enable.auto.commit": False})
     try:
@@ -135,16 +143,22 @@ def _consumer(kafka: Kafka, topic: str) -> Iterator[Consumer]:
         consumer.close()
 
 
-def _wait_for_first(
-    process: subprocess.Popen[bytes], producer: Producer, topic: str, consumer: Consumer
+def wait_for_first(
+    process: subprocess.Popen[bytes],
+    producer: Producer,
+    topic: str,
+    consumer: Consumer,
+    record: bytes,
+    *,
+    all_come: bool = True,
 ) -> None:
-    """Sends records until all that were sent have come back."""
+    """Sends records until all that were sent have come back; unless `all_come`, until one has."""
     sent = received = 0
     deadline = time.monotonic() + _PATIENCE_S
-    while not sent or received < sent:
-        _check_time(process, deadline)
+    while not received or (all_come and received < sent):
+        check_time(process, deadline)
         if not received:
-            producer.produce(topic, b"-1 0")
+            producer.produce(topic, record)
             producer.poll(0)
             sent += 1
         received += sum(not message.error() for message in consumer.consume(1_000, _PROBE_S))
@@ -166,7 +180,7 @@ def _receive(process: subprocess.Popen[bytes], consumer: Consumer) -> np.ndarray
     deadline = time.monotonic() + (WARM_RECORDS + RECORDS) / RATE_PER_S + _PATIENCE_S
     left = len(late_ms)
     while left:
-        _check_time(process, deadline)
+        check_time(process, deadline)
         message = consumer.poll(_PROBE_S)
         if message is None or message.error():
             continue
@@ -178,7 +192,7 @@ def _receive(process: subprocess.Popen[bytes], consumer: Consumer) -> np.ndarray
     return late_ms
 
 
-def _check_time(process: subprocess.Popen[bytes], deadline: float) -> None:
+def check_time(process: subprocess.Popen[bytes], deadline: float) -> None:
     if process.poll() is not None:
         raise EngineFailed(f"it ended with code {process.returncode}")
     if time.monotonic() > deadline:

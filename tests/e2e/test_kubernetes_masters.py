@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,11 +58,12 @@ def names(cluster: Kubernetes, component: str = "") -> set[str]:
 
 
 def runs(cluster: Kubernetes, target: tuple[str, ...], job_id: str) -> None:
-    """Waits until all of the job's tasks run."""
+    """Waits until all tasks of the job, which has one vertex, run."""
 
     def running() -> bool:
-        states = re.findall(r"#\d+ +([A-Z]+)", succeeded("show", *target, job_id))
-        return set(states) == {"RUNNING"}
+        shown = succeeded("show", *target, job_id)
+        attempts = re.findall(r"(\d+/\d+) +#\d+ +([A-Z]+)", shown)
+        return set(dict(attempts).values()) == {"RUNNING"}  # of the last attempt of each task
 
     eventually(running, cluster.logs, patience_s=SERVES_WITHIN_S)
 
@@ -80,9 +83,9 @@ def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(
         assert f"{job_id} : endless (RUNNING)" in succeeded("list", *TARGET)
 
 
-def test_separate_masters_serve_every_command_while_their_pods_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def separate_masters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
+    """A session cluster with two Dispatchers and two ResourceManagers in pods of their own."""
     values = masters(
         tmp_path,
         kubernetes__masters="separate",
@@ -92,6 +95,13 @@ def test_separate_masters_serve_every_command_while_their_pods_are_replaced(
     values["execution.checkpointing.savepoint-dir"] = str(tmp_path / "savepoints")
     with kubernetes(tmp_path, monkeypatch, values) as cluster:
         succeeded("cluster", "start", *TARGET, "--masters", "2")
+        yield cluster
+
+
+def test_separate_masters_serve_every_command_after_the_end_of_their_leaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with separate_masters(tmp_path, monkeypatch) as cluster:
         deployments = {name_of(each) for each in cluster.server.objects("Deployment")}
         assert deployments == {"orders", "orders-resourcemanager"}
         job_id = submitted(tmp_path / "endless.py", ENDLESS)
@@ -111,7 +121,18 @@ def test_separate_masters_serve_every_command_while_their_pods_are_replaced(
         runs(cluster, TARGET, job_id)
         assert "parallelism 2 " in succeeded("show", *TARGET, job_id)
         assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
+        assert "Savepoint completed." in succeeded("stop", *TARGET, job_id)
+        assert f"{job_id} : endless (FINISHED)" in succeeded("list", "-a", *TARGET)
+        succeeded("cluster", "stop", *TARGET)
+        assert not cluster.left()
 
+
+def test_separate_masters_are_updated_under_a_running_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with separate_masters(tmp_path, monkeypatch) as cluster:
+        job_id = submitted(tmp_path / "endless.py", ENDLESS)
+        runs(cluster, TARGET, job_id)
         assert_a_broken_image_changes_nothing(cluster)
         earlier = names(cluster)
         key = "resourcemanager.taskmanager-timeout"
@@ -128,11 +149,6 @@ def test_separate_masters_serve_every_command_while_their_pods_are_replaced(
         assert f"  {key}: 47 s -> not set" in shown
         runs(cluster, TARGET, job_id)
         assert "Exceptions" not in succeeded("show", *TARGET, job_id)
-
-        assert "Savepoint completed." in succeeded("stop", *TARGET, job_id)
-        assert f"{job_id} : endless (FINISHED)" in succeeded("list", "-a", *TARGET)
-        succeeded("cluster", "stop", *TARGET)
-        assert not cluster.left()
 
 
 def assert_a_broken_image_changes_nothing(cluster: Kubernetes) -> None:

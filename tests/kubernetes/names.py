@@ -12,21 +12,22 @@ from tests.kubernetes.kinds import Object
 from tests.kubernetes.selection import selects
 from tests.kubernetes.store import Store
 
+_WITH_THREAD = ("setpriv", "--pdeathsig", "KILL")
 _MOUNT = 'mount --bind "$0" /etc/hosts && exec "$@"'
 
 
 def command_with(hosts: Path) -> list[str]:
-    """Returns the start of a command that sees this file as /etc/hosts; empty if that is not
-    permitted. The process keeps its pid.
+    """Returns the start of a command that sees this file as /etc/hosts and is killed with the thread
+    that starts it; empty if that is not permitted. The process keeps its pid.
     """
     unshare = _unshare()
-    return [*unshare, "sh", "-c", _MOUNT, str(hosts)] if unshare else []
+    return [*unshare, *_WITH_THREAD, "sh", "-c", _MOUNT, str(hosts)] if unshare else []
 
 
 @functools.cache
 def _unshare() -> tuple[str, ...]:
     unshare = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
-    check = [*unshare, "sh", "-c", _MOUNT, "/etc/hosts", "true"]
+    check = [*unshare, *_WITH_THREAD, "sh", "-c", _MOUNT, "/etc/hosts", "true"]
     try:
         permitted = subprocess.run(check, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
