@@ -19,7 +19,7 @@ from firesteel.common.security.folder import security_directory
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import Role
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def folder() -> Keys:

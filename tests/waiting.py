@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
+PATIENCE_S = 120.0  # for events that certainly happen, but not immediately
 
 
 def eventually(

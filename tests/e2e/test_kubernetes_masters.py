@@ -18,7 +18,7 @@ from .conftest import firesteel
 from .kubernetes_clusters import IMAGE, Kubernetes, kubernetes
 from .test_kubernetes_session import ENDLESS, TARGET, succeeded
 
-SERVES_WITHIN_S = 10 * PATIENCE_S
+SERVES_WITHIN_S = 5 * PATIENCE_S
 
 
 def masters(tmp_path: Path, **values: str) -> dict[str, str]:

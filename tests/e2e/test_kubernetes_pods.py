@@ -29,7 +29,7 @@ from .jobs import unhurried
 
 NEVER = {"restart-strategy.type": "none"}  # a failure ends the job
 POD = BY_NAME["Pod"]
-SLOTS_S = 10 * PATIENCE_S  # to start slots on a busy machine
+SLOTS_S = 5 * PATIENCE_S  # to start slots on a busy machine
 
 
 def names(pods: list[Object]) -> set[str]:

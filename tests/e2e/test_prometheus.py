@@ -321,7 +321,7 @@ def test_each_panel_has_data_and_each_alert_fires(
                 eventually(
                     partial(fired, server, alert, **made[alert]),
                     lambda alert=alert: f"{alert} fires; restarts: {server.query(RESTARTS)}",
-                    patience_s=10 * PATIENCE_S,  # until a job has restarted three times
+                    patience_s=5 * PATIENCE_S,  # until a job has restarted three times
                 )
 
         (dispatcher,) = services(session, "dispatcher")

@@ -21,7 +21,7 @@ from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce, read
 from tests.waiting import eventually
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @contextmanager

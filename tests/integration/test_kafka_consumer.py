@@ -20,7 +20,7 @@ from taskexecutor.executor.connectors.kafka.records import RECORDS, RECORDS_WITH
 from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce, read
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @contextmanager

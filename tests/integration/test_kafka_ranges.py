@@ -26,7 +26,7 @@ from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce
 from tests.waiting import eventually
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LARGE, SMALL = 900, 40  # records of partitions 0 and 1
 EXPECTED = sorted(
     [(0, str(n).encode()) for n in range(LARGE)] + [(1, str(n).encode()) for n in range(SMALL)]

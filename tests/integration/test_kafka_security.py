@@ -27,7 +27,7 @@ from tests.integration.test_kafka_source import Reader
 from tests.kafka.broker import Kafka
 from tests.kafka.records import create_topic, produce
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 PASSWORD = "-".join(["correct", "horse", "battery"])
 VARIABLE = "KAFKA_PASSWORD_OF_TEST"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512")

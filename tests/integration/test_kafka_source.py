@@ -32,7 +32,7 @@ from taskexecutor.executor.state import RestoredOperatorState
 from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce, read
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 QUIET_S = 1.5  # nothing is read for this long after the last record: there is no more
 
 

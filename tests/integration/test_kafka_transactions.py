@@ -14,7 +14,7 @@ from tests.kafka.broker import Kafka
 from tests.kafka.records import create_topic, produce, read
 from tests.waiting import eventually
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 # After a refused connection, kafka-python leaves a socket to the collector of garbage.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from tests.kafka.broker import Kafka
 from tests.waiting import eventually
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _POLL_MS = 1_000
 
 

@@ -58,7 +58,7 @@ class PodCluster:
             eventually(
                 lambda: client.cluster_overview().slots_warm >= task_executors,
                 self.logs,
-                patience_s=10 * PATIENCE_S,
+                patience_s=5 * PATIENCE_S,
             )
 
     def client(self) -> Client:
