@@ -28,7 +28,6 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from firesteel.client.client import Client
 
-START_TIMEOUT_S = 60.0
 _NOT_STARTED = "the cluster has not been started; use `with LocalCluster(...) as cluster:`"
 Progress = Callable[[ClusterOverview], None]
 
@@ -240,7 +239,6 @@ def _start_supervisor(
             env=service_environment({**os.environ, **conf.to_environment()}),
             cwd=directory.path,
             lifeline=lifeline,
-            ready_timeout_s=START_TIMEOUT_S,
         )
     except StartFailed as error:
         raise FiresteelError(f"the cluster did not start: {error}") from None

@@ -1,6 +1,7 @@
 """Processes: starting and watching children, ending with the cluster, temporary folders, Java."""
 
 from firesteel.common.process.child import (
+    READY_TIMEOUT_S,
     BlockingChild,
     Child,
     StartFailed,
@@ -12,6 +13,7 @@ from firesteel.common.process.child import (
 from firesteel.common.process.lifeline import announce_ready, watch_lifeline
 
 __all__ = [
+    "READY_TIMEOUT_S",
     "BlockingChild",
     "Child",
     "StartFailed",

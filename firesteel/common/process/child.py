@@ -26,6 +26,9 @@ from typing import Any, BinaryIO, Literal, Protocol
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
 from firesteel.common.process.log_files import LOG_FILE
 
+# For a start on a busy machine. The death of the process ends the wait.
+READY_TIMEOUT_S = 180.0
+
 
 class StartFailed(Exception):
     """A child ended, or was silent for too long, before it was ready. `reason` is the message
@@ -100,7 +103,7 @@ async def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     lifeline: Literal["own", "inherit"] = "own",
-    ready_timeout_s: float = 60.0,
+    ready_timeout_s: float = READY_TIMEOUT_S,
     stdin: socket.socket | None = None,
 ) -> Child:
     """Starts a process in its own group and waits until it has announced that it is ready. Its
@@ -162,7 +165,7 @@ def spawn_blocking(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     lifeline: int | None = None,
-    ready_timeout_s: float = 60.0,
+    ready_timeout_s: float = READY_TIMEOUT_S,
 ) -> BlockingChild:
     """Works like `spawn`, for a caller without an event loop. The process gets its own session.
 

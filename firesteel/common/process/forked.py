@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from firesteel.common.process.child import Child, StartFailed, await_ready
+from firesteel.common.process.child import READY_TIMEOUT_S, Child, StartFailed, await_ready
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
 from firesteel.common.process.log_files import LOG_FILE
 
@@ -39,7 +39,9 @@ class ForkServer:
         self._copies: dict[int, _Copy] = {}  # by number: the copies that have not ended
         self._next_number = 0
 
-    async def spawn(self, *, log_path: Path | None = None, ready_timeout_s: float = 60.0) -> Child:
+    async def spawn(
+        self, *, log_path: Path | None = None, ready_timeout_s: float = READY_TIMEOUT_S
+    ) -> Child:
         """Works like `process.spawn`."""
         server = self._server or self._start()
         number, self._next_number = self._next_number, self._next_number + 1

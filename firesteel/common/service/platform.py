@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from firesteel.common.process import Child, spawn
+from firesteel.common.process import READY_TIMEOUT_S, Child, spawn
 from firesteel.common.process.forked import ForkServer
 from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server, refuses
@@ -90,7 +90,7 @@ class Processes(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         lifeline: Literal["own", "inherit"] = "own",
-        ready_timeout_s: float = 60.0,
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> Process:
         """Starts a process; returns when it has announced that it is ready. Raises StartFailed."""
 
@@ -177,7 +177,7 @@ class ForkedProcesses(_SystemProcesses):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         lifeline: Literal["own", "inherit"] = "own",
-        ready_timeout_s: float = 60.0,
+        ready_timeout_s: float = READY_TIMEOUT_S,
         stdin: socket.socket | None = None,
     ) -> Child:
         assert env is None and cwd is None and stdin is None, "they are those of this process"

@@ -40,7 +40,7 @@ from taskexecutor.executor.columnar.jvm import gateway
 log = structlog.get_logger(__name__)
 
 OWN_JAR = "firesteel.jar"  # see `archive`
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 150.0
 _COMPILER_NICENESS = 5
 _WAITING_NICENESS = 19
 _COMPILER_THREAD = "C2 Compiler"
