@@ -8,7 +8,7 @@ from typing import Literal, Self
 from firesteel.operators.assigners import TumblingSpec
 from firesteel.operators.spec import NeededTime, Spec
 
-How = Literal["inner", "left", "right", "full"]
+How = Literal["inner", "left", "right", "full", "semi"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,9 @@ class JoinSpec(Spec):
     stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
     inner join of rows that are not retracted: a row without a match is retracted when it gets one.
     In event time, such a row is emitted when no match can arrive, and is not retracted: there is no
-    `row_kind`."""
+    `row_kind`. A semi join emits each row of the left stream once, at its first match, and has its
+    columns only.
+    """
 
     left_keys: tuple[str, ...]
     right_keys: tuple[str, ...]  # the same number
@@ -94,7 +96,7 @@ class JoinSpec(Spec):
 
     @property
     def applies_changes(self) -> bool:
-        return self.within is None
+        return self.within is None and self.how != "semi"
 
     def instead_of_changes(self, input_index: int) -> str:
         if input_index == 1 and isinstance(self.within, AsOfSpec):
@@ -139,8 +141,8 @@ class JoinSpec(Spec):
         times = self.within.times
         if any(times.shifts_us) or self.how == "full":
             return ()
-        if any(self.keeps):
-            return times.columns[:1] if self.how == "left" else times.columns[1:]
+        if any(self.keeps) or self.how == "semi":
+            return times.columns[1:] if self.how == "right" else times.columns[:1]
         if self.within.upper_us <= 0:
             return times.columns[:1]
         return times.columns[1:] if self.within.lower_us >= 0 else ()

@@ -78,7 +78,7 @@ def serialized(
     for each in reversed(chain):
         name = each.getClass().getSimpleName()
         if name in PYTHON_MAPS:
-            if current is not node:
+            if current is not node or not pieces:
                 pieces.append(("", _serialized(jvm, current)))
             arguments = items(each.productIterator().toSeq())
             arguments[_CHILD] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import CatalystPlan, alias, items, seq, serialized
 from firesteel.static_table import StaticTable
 
-_NOT_IN_NAMES = re.compile(r"\W+")
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
 
@@ -111,14 +109,6 @@ def children(plan: Any) -> list[Any]:
 
 def output(plan: Any) -> list[Any]:
     return items(plan.output())
-
-
-def column_name(attribute: Any) -> str:
-    """Returns a name for the attribute that no other column of the query has. It ends with a digit:
-    names that the planner invents end with a letter.
-    """
-    text = _NOT_IN_NAMES.sub("_", attribute.name())[:40]
-    return f"{text}_{attribute.exprId().id()}"
 
 
 def delay_ms(attribute: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 The planner walks the analysed plan. Nodes without state become stretches, which slots run on Spark;
 a node with state becomes a Firesteel operator between two stretches. Columns of the streams are
-named by the expression ids of their attributes, so that equal names do no harm.
+named by `Names`, so that equal names do no harm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from firesteel.plan.catalyst_plan import CatalystPlan, alias, items
 from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
-    column_name,
     delay_ms,
     is_window,
     kind,
@@ -45,6 +44,7 @@ from firesteel.spark_connect.catalyst import (
 from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.kafka_table import renamed
+from firesteel.spark_connect.names import Names
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
 from firesteel.static_table import StaticTable
@@ -76,6 +76,7 @@ _HOW: dict[str, How] = {
     "LeftOuter": "left",
     "RightOuter": "right",
     "FullOuter": "full",
+    "LeftSemi": "semi",
 }
 # Nodes that need all rows: allowed above the aggregate of a query in complete mode.
 _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
@@ -155,6 +156,7 @@ class Planner:
         static_rows: Callable[[Any], pa.Table],
     ) -> None:
         self._catalyst = Catalyst(jvm)
+        self._names = Names()
         self._jvm = jvm
         self._session = session
         self._environment = environment
@@ -251,7 +253,7 @@ class Planner:
         return node(plan)
 
     def _source(self, plan: Any) -> _Flow:
-        stream, names = source_of(self._jvm, self._environment, plan)
+        stream, names = source_of(self._jvm, self._environment, plan, self._names.uid("source"))
         return self._on(stream, output(plan), names)
 
     def _watermark(self, plan: Any) -> _Flow:
@@ -268,12 +270,13 @@ class Planner:
             delay_us=delay * 1_000,
             combined=_has(children(plan)[0], "EventTimeWatermark"),
         )
-        stream = flow.stream.operator(f"Watermark({plan.eventTime().name()})", spec)
+        uid = self._names.uid("watermark")
+        stream = flow.stream.operator(f"Watermark({plan.eventTime().name()})", spec, uid=uid)
         return self._on(stream, attributes, flow.names)
 
     def _union(self, plan: Any) -> _Flow:
         attributes = output(plan)
-        names = [column_name(each) for each in attributes]
+        names = [self._names.column(each) for each in attributes]
         first, *others = (
             self._timed(plan, child, self._cut(self._flow(child), names=names))
             for child in children(plan)
@@ -295,15 +298,15 @@ class Planner:
         flow = self._flow(children(plan)[0])
         within = kind(plan) == "DeduplicateWithinWatermark"
         attributes = output(flow.plan)
-        names = list(map(column_name, attributes))
+        names = list(map(self._names.column, attributes))
         keys = attributes if kind(plan) == "Distinct" else items(plan.keys())
-        columns = tuple(map(column_name, keys))
+        columns = tuple(map(self._names.column, keys))
         timed = [each for each in attributes if delay_ms(each) is not None]
         late, expires_after_us = "", None
         if timed:
-            in_keys = [each for each in timed if column_name(each) in columns]
+            in_keys = [each for each in timed if self._names.column(each) in columns]
             time = (in_keys or timed)[0]
-            late = _time_name(time)
+            late = self._names.time(time)
             if within:
                 expires_after_us = (delay_ms(time) or 0) * 1_000
             elif in_keys:
@@ -317,7 +320,9 @@ class Planner:
         )
         title = f"DropDuplicates({', '.join(key.name() for key in keys)})"
         unique = self._on(
-            flow.stream.key_by(*columns)._add(title, spec), flow.attributes, flow.names
+            flow.stream.key_by(*columns)._add(title, spec, uid=self._names.uid("duplicates")),
+            flow.attributes,
+            flow.names,
         )
         return replace(unique, plan=self._catalyst.project(output(plan), unique.plan))
 
@@ -334,7 +339,7 @@ class Planner:
         found = option.get()
         grouping, calls, results = items(found._1()), items(found._2()), items(found._3())
         flow = self._flow(found._4())
-        keys = [_Key.of(catalyst, each) for each in grouping or [self._all_rows()]]
+        keys = [_Key.of(catalyst, self._names, each) for each in grouping or [self._all_rows()]]
         columns = [column for key in keys for column in key.columns]
         inputs: list[Any] = []
         expressions: list[str] = []
@@ -378,7 +383,10 @@ class Planner:
                 at_barriers=self._batches,
             )
         stream = flow.stream.key_by(*names)._add_in_two_halves(
-            f"Aggregate({', '.join(key.attribute.name() for key in keys)})", partial, final, uid=""
+            f"Aggregate({', '.join(key.attribute.name() for key in keys)})",
+            partial,
+            final,
+            uid=self._names.uid("aggregate"),
         )
         return self._after_aggregate(stream, keys, calls, results)
 
@@ -393,7 +401,7 @@ class Planner:
         attributes = [part for key in keys for part in key.parts]
         names = [name for key in keys for name, _ in key.columns]
         attributes += [call.resultAttribute() for call in calls] or [_row_count(catalyst)]
-        names += [_result_name(call) for call in calls] or ["rows_"]
+        names += [self._names.result(call) for call in calls] or ["rows_"]
         leaf = catalyst.leaf(attributes)
         whole = catalyst.project(
             [*(key.whole(catalyst) for key in keys), *(c.resultAttribute() for c in calls)], leaf
@@ -425,7 +433,7 @@ class Planner:
                 f"{call.toString()}: the options of this aggregate function are not supported on"
                 " streams; use the function without them"
             )
-        return f"{text} AS {_result_name(call)}"
+        return f"{text} AS {self._names.result(call)}"
 
     # -- functions with state
 
@@ -471,7 +479,8 @@ class Planner:
         mode = plan.outputMode().toString().lower()
         attributes = items(plan.outputAttrs())
         schema = StructType([StructField(a.name(), _type_of(a)) for a in attributes])
-        stream = run(processor, schema, mode, time_mode)
+        uid = self._names.uid("function")
+        stream = run(processor, schema, mode, time_mode, uid=uid)
         return self._on(stream, attributes, [each.name() for each in attributes])
 
     # -- joins
@@ -504,7 +513,7 @@ class Planner:
         if how is None:
             raise InvalidProgram(
                 f"a {plan.joinType().toString()} join of two streams is not supported; allowed:"
-                " inner, left, right and full outer joins"
+                " inner, left, right and full outer joins, and left semi joins"
             )
         left, right = children(plan)
         given = conjuncts_of(plan.condition().get()) if plan.condition().isDefined() else []
@@ -515,7 +524,7 @@ class Planner:
             )
         if condition.others and how != "inner":
             raise InvalidProgram(
-                f"{condition.others[0].toString()}: the condition of an outer join of two streams"
+                f"{condition.others[0].toString()}: the condition of a {how} join of two streams"
                 " consists of equalities and of bounds between the two event times; filter the"
                 " streams before the join"
             )
@@ -528,19 +537,23 @@ class Planner:
             for side in ("left", "right")
         ]
         spec = JoinSpec(
-            left_keys=keys[0], right_keys=keys[1], how=how, within=_within(condition.between)
+            left_keys=keys[0],
+            right_keys=keys[1],
+            how=how,
+            within=_within(self._names, condition.between),
         )
         if spec.within is not None:  # an operator downstream may take the time of either side
             spec = spec.with_delayed_watermark()
         first, second = (
             flow.stream.key_by(*names) for flow, names in zip(flows, keys, strict=True)
         )
-        title = f"Join({how}, {', '.join(pair[0].toString() for pair in condition.equal)})"
-        stream = ConnectedStreams(first, second)._add(title, spec, "")
+        title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
+        stream = ConnectedStreams(first, second)._add(title, spec, self._names.uid("join"))
+        there = flows[:1] if how == "semi" else flows
         joined = self._on(
             stream,
-            [*flows[0].attributes, *flows[1].attributes],
-            [*flows[0].names, *flows[1].names],
+            [attribute for flow in there for attribute in flow.attributes],
+            [name for flow in there for name in flow.names],
         )
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
@@ -552,12 +565,12 @@ class Planner:
         label = ("left", "right")[index]
         named = [catalyst.named(key, f"k{i}_{label}") for i, key in enumerate(keys)]
         times = [
-            catalyst.named(_time_of(catalyst, each), _time_name(each))
+            catalyst.named(_time_of(catalyst, each), self._names.time(each))
             for each in output(side)
             if delay_ms(each) is not None
         ]
         columns = [*output(flow.plan), *named, *times]
-        names = [column_name(each) for each in output(flow.plan)]
+        names = [self._names.column(each) for each in output(flow.plan)]
         names += [each.name() for each in (*named, *times)]
         flow = self._cut_as(replace(flow, plan=catalyst.project(columns, flow.plan)), names)
         return replace(flow, stream=self._timed(join, side, flow))
@@ -574,7 +587,7 @@ class Planner:
         if names is None:
             if kind(flow.plan) == "LocalRelation":
                 return flow
-            names = [column_name(each) for each in attributes]
+            names = [self._names.column(each) for each in attributes]
         elif list(names) == flow.names and kind(flow.plan) == "LocalRelation":
             return flow
         return self._cut_as(flow, names)
@@ -602,10 +615,10 @@ def _type_of(attribute: Any) -> DataType:
     return _parse_datatype_json_string(attribute.dataType().json())
 
 
-def _within(between: Between | None) -> IntervalSpec | None:
+def _within(names: Names, between: Between | None) -> IntervalSpec | None:
     if between is None:
         return None
-    times = EventTimes(columns=(_time_name(between.left), _time_name(between.right)))
+    times = EventTimes(columns=(names.time(between.left), names.time(between.right)))
     lower_us, upper_us = between.lower_us, between.upper_us
     # Spark keeps rows for a millisecond longer, unless their times are equal keys.
     kept_us = 1_000 if lower_us < upper_us else 0
@@ -615,10 +628,6 @@ def _within(between: Between | None) -> IntervalSpec | None:
 def _time_of(catalyst: Catalyst, attribute: Any) -> Any:
     """Returns the event time of an attribute: of a window, its end."""
     return catalyst.field(attribute, 1) if is_window(attribute) else attribute
-
-
-def _time_name(attribute: Any) -> str:
-    return f"t{attribute.exprId().id()}_time"
 
 
 def _filtered(catalyst: Catalyst, conditions: Sequence[Any], plan: Any) -> Any:
@@ -639,9 +648,9 @@ class _Key:
     session: bool = False
 
     @staticmethod
-    def of(catalyst: Catalyst, grouping: Any) -> _Key:
+    def of(catalyst: Catalyst, names: Names, grouping: Any) -> _Key:
         attribute = grouping.toAttribute()
-        name = column_name(attribute)
+        name = names.column(attribute)
         if not is_window(attribute):
             return _Key(
                 attribute=attribute,
@@ -672,10 +681,6 @@ class _Key:
 
 def _has(plan: Any, name: str) -> bool:
     return kind(plan) == name or any(_has(child, name) for child in children(plan))
-
-
-def _result_name(call: Any) -> str:
-    return f"r{call.resultId().id()}_result"
 
 
 def _row_count(catalyst: Catalyst) -> Any:

@@ -31,37 +31,53 @@ _REFUSED = {
 }
 
 
-def source_of(jvm: Any, environment: Environment, relation: Any) -> tuple[DataStream, list[str]]:
+def source_of(
+    jvm: Any, environment: Environment, relation: Any, uid: str
+) -> tuple[DataStream, list[str]]:
     """Returns the stream of a StreamingRelation or StreamingRelationV2, and the names of its
-    columns in the order of the relation's output.
+    columns in the order of the relation's output. The state of the source is restored by `uid`.
     """
+    add = _Adder(environment, uid)
     names = [attribute.name() for attribute in items(relation.output())]
     if relation.getClass().getSimpleName() == "StreamingRelation":
         source = relation.dataSource()
         options = _options(jvm, source.options())
         format = str(source.className())
         schema = schema_of(relation.schema())
-        return _of_format(environment, format, options, schema), names
+        return _of_format(add, format, options, schema), names
     options = {str(key): str(value) for key, value in relation.extraOptions().items()}
     format = str(relation.sourceName())
     table = relation.table()
     if table.getClass().getSimpleName() == "PythonTable" and format != FORMAT:
-        return _python(jvm, environment, table, options, schema_of(relation.schema())), names
-    return _of_format(environment, format, options, schema_of(relation.schema())), names
+        return _python(jvm, add, table, options, schema_of(relation.schema())), names
+    return _of_format(add, format, options, schema_of(relation.schema())), names
+
+
+class _Adder:
+    """Adds a source under its uid."""
+
+    def __init__(self, environment: Environment, uid: str) -> None:
+        self._environment = environment
+        self._uid = uid
+
+    def __call__(self, source: Source, name: str = "") -> DataStream:
+        return self._environment.from_source(
+            source, name=name or source.resolved().display_name, uid=self._uid
+        )
 
 
 def _of_format(
-    environment: Environment, format: str, options: Mapping[str, str], schema: StructType
+    add: _Adder, format: str, options: Mapping[str, str], schema: StructType
 ) -> DataStream:
     match format.lower():
         case "rate" | "rate-v2":
-            return _rate(environment, options)
+            return _rate(add, options)
         case "socket":
-            return _socket(environment, options)
+            return _socket(add, options)
         case name if name == FORMAT:
-            return environment.from_source(KafkaSource.from_spark_options(options))
+            return add(KafkaSource.from_spark_options(options))
         case name if name in FILE_FORMATS:
-            return environment.from_source(_files(name, options, schema))
+            return add(_files(name, options, schema))
     raise InvalidProgram(
         f"readStream.format({format!r}): streams are read from kafka, rate, socket, data sources"
         f" in Python, and files ({', '.join(FILE_FORMATS)})"
@@ -81,7 +97,7 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
     return FileSource(by_key["path"], format=format, schema=schema, watch=WATCH, **read)
 
 
-def _rate(environment: Environment, options: Mapping[str, str]) -> DataStream:
+def _rate(add: _Adder, options: Mapping[str, str]) -> DataStream:
     by_key = {key.lower(): value for key, value in options.items()}
     for key in by_key:
         if key not in ("rowspersecond", "numpartitions", "rampuptime"):
@@ -89,7 +105,7 @@ def _rate(environment: Environment, options: Mapping[str, str]) -> DataStream:
     if by_key.get("rampuptime", "0s").strip("0 ") not in ("", "s"):
         raise InvalidProgram("format('rate'): rampUpTime is not supported; omit it")
     rate = float(by_key.get("rowspersecond", "1"))
-    numbers = environment.from_source(SequenceSource(0, rate_per_s=rate), name="Rate")
+    numbers = add(SequenceSource(0, rate_per_s=rate), name="Rate")
     return numbers.transform(_Rated(time.time_ns() // 1_000, rate), name="Timestamps")
 
 
@@ -105,12 +121,12 @@ class _Rated:
         return frame.selectExpr(f"timestamp_micros({due}) AS timestamp", "value")
 
 
-def _socket(environment: Environment, options: Mapping[str, str]) -> DataStream:
+def _socket(add: _Adder, options: Mapping[str, str]) -> DataStream:
     by_key = {key.lower(): value for key, value in options.items()}
     for key in ("host", "port"):
         if key not in by_key:
             raise InvalidProgram(f"format('socket') needs the option {key!r}")
-    lines = environment.from_source(SocketSource(by_key["host"], int(by_key["port"])))
+    lines = add(SocketSource(by_key["host"], int(by_key["port"])))
     if by_key.get("includetimestamp", "false").lower() == "true":
         return lines.transform(_received, name="Timestamps")
     return lines
@@ -121,16 +137,14 @@ def _received(frame: DataFrame) -> DataFrame:
 
 
 def _python(
-    jvm: Any, environment: Environment, table: Any, options: Mapping[str, str], schema: StructType
+    jvm: Any, add: _Adder, table: Any, options: Mapping[str, str], schema: StructType
 ) -> DataStream:
     from pyspark import cloudpickle
 
     source = table.source().source() if hasattr(table, "source") else table
     command = source.dataSourceCls().command()
     pickled = bytes(command.toArray(jvm.scala.reflect.ClassTag.Byte()))
-    return environment.from_source(
-        PythonSource(cloudpickle.loads(pickled), dict(options), schema=schema)
-    )
+    return add(PythonSource(cloudpickle.loads(pickled), dict(options), schema=schema))
 
 
 def _options(jvm: Any, options: Any) -> dict[str, str]:

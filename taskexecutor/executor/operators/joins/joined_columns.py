@@ -54,6 +54,8 @@ class JoinedColumns:
             *((place, None) for place in range(len(left)) if place not in mine),
             *((None, place) for place in range(len(right)) if place not in theirs),
         ]
+        if spec.how == "semi":
+            self.places = [(place, None) for place in range(len(left))]
         fields = [left.field(i) if i is not None else right.field(j or 0) for i, j in self.places]
         if self.window is not None:
             fields += [pa.field(WINDOW_START, TIME), pa.field(WINDOW_END, TIME)]

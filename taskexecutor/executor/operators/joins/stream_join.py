@@ -45,7 +45,7 @@ class StreamJoin(StreamOperator):
     """Holds the rows of both streams, and joins each row with the rows of the other stream that
     have arrived before it. In outer joins, a row without a match is emitted on arrival and
     retracted at its first match. With bounds in event time, it is emitted once the watermark shows
-    that it has no match.
+    that it has no match. A semi join emits a row of the left stream at its first match.
     """
 
     computes = choose.GROUPING
@@ -154,6 +154,10 @@ class StreamJoin(StreamOperator):
         alone = np.ones(rows.num_rows, np.bool_)
         for queries, places in others.find(numbers, *self._bounds.reach(side, times)):
             alone[queries] = False
+            if self._spec.how == "semi":
+                if other_side == 0:
+                    self._emit_alone(0, others.take(others.matched(places)), INSERT)
+                continue
             if self._spec.keeps[other_side]:
                 matched = others.matched(places)
                 if self._spec.retracts:
@@ -161,6 +165,8 @@ class StreamJoin(StreamOperator):
             self._emit_pairs(side, rows.take(pa.array(queries)), places, times[queries], INSERT)
         if self._spec.keeps[side] and self._spec.retracts:
             self._emit_alone(side, rows.filter(pa.array(alone)), INSERT)
+        if self._spec.how == "semi" and side == 0:
+            self._emit_alone(0, rows.filter(pa.array(~alone)), INSERT)
         self._sides[side].add(rows, numbers, times, alone)
 
     def _delete(self, side: int, rows: pa.RecordBatch) -> None:
