@@ -27,9 +27,11 @@ from firesteel.spark_connect.triggers import Trigger, trigger_of
 
 log = get_logger(__name__)
 
-# Spark ends a query with its first error. A job is restarted after the loss of a process, and some
-# times after any other error, which it may have from another process.
+# Spark ends a query with its first error. A job ends with the first exception of the program's
+# functions; it is restarted after the loss of a process, and some times after any other error, which
+# it may have from another process.
 _RESTARTS = {
+    options.RESTART_AFTER_USER_ERRORS.key: "fail",
     options.RESTART_STRATEGY.key: "failure-rate",
     options.RESTART_MAX_FAILURES.key: "2",
     options.RESTART_FAILURE_INTERVAL.key: "10 min",
@@ -155,6 +157,8 @@ class JobStarter:
             sink=sink.description,
             explanation=_explanation(job),
             location="" if location.is_temporary else location.uri,
+            first_batch=location.next_batch,
+            batch_ended=location.batch_ended,
             stop=stop,
             process_available=process,
             closed=closed,

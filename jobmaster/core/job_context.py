@@ -85,6 +85,7 @@ class JobContext:
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
+        self._restarts_after_user_errors = settings.restarts_after_user_errors
         self.exceptions = ExceptionHistory(recovery.failures)
         self.pool = SlotPool(idle_timeout_s=settings.slot_idle_timeout_s)
         self.slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)
@@ -142,6 +143,14 @@ class JobContext:
 
     def now_ms(self, now: float) -> int:
         return int(self._wall_ms + now * 1000)
+
+    def restart_delay_s(self, error: ErrorInfo, now: float) -> float | None:
+        """Returns the seconds to wait before restarting after this failure, or None for no restart.
+        Uses up an attempt.
+        """
+        if error.user_traceback and not self._restarts_after_user_errors:
+            return None
+        return self.restart_strategy.delay_s(self.now_ms(now) / 1000)
 
     def error(self, summary: str, now: float) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))

@@ -118,7 +118,7 @@ class Phase:
         if job.parallelism.unproven:
             delay_s = 0.0  # the previous parallelism is restored
         elif restartable:
-            delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000)
+            delay_s = job.restart_delay_s(error, now)
         failing = Failing.enter(job, delay_s, now, cause=error.summary, adoption=self.adoption)
         return after([failure], failing)
 
@@ -317,7 +317,7 @@ class Running(Phase):
             return self, []
         if job.restarts_as_a_whole(vertices):
             return self.fail(job, error, now, restartable=True)
-        delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000)
+        delay_s = job.restart_delay_s(error, now)
         if delay_s is None:
             return self.fail(job, error, now, restartable=False)
         job.exceptions.failed(error)

@@ -31,6 +31,7 @@ class JobSettings:
     # How long a JobMaster that takes the job over waits for the reports of its tasks.
     adoption_timeout_s: float = 30.0
     restart: RestartSettings = None
+    restarts_after_user_errors: bool = True
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
     elastic: ElasticSettings = ElasticSettings()
@@ -51,6 +52,7 @@ def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
         adoption_timeout_s=conf.get(options.ADOPTION_TIMEOUT),
         restart=_restart_from(conf),
+        restarts_after_user_errors=conf.get(options.RESTART_AFTER_USER_ERRORS) == "restart",
         failover=Failover(conf.get(options.FAILOVER_STRATEGY)),
         scheduling=SchedulingPolicy(conf.get(options.SCHEDULING_POLICY)),
         elastic=ElasticSettings(

@@ -498,6 +498,14 @@ RESTART_FAILURE_DELAY = _jobs.option(
     1.0,
     "Time between a failure and the restart.",
 )
+RESTART_AFTER_USER_ERRORS = _jobs.option(
+    "restart-strategy.user-errors",
+    "enum",
+    "restart",
+    "What the strategy does after an exception of the program's own functions, which are likely to "
+    "raise it again: it decides as for other failures (restart), or the job ends (fail).",
+    choices=("restart", "fail"),
+)
 FAILOVER_STRATEGY = _jobs.option(
     "jobmanager.execution.failover-strategy",
     "enum",

@@ -108,6 +108,18 @@ def test_a_failure_restarts_its_pipeline_in_its_old_slot_and_no_other() -> None:
     assert world.core.graph.status is JobStatus.FINISHED
 
 
+@pytest.mark.parametrize("traceback", ["", "ValueError: no such page"])
+def test_an_exception_of_the_program_ends_the_job_if_it_is_configured_to(traceback: str) -> None:
+    world = running("a", "b", restarts_after_user_errors=False)
+    error = replace(BOOM, user_traceback=traceback)
+    world.report(world.executions("a0"), S.FAILED, error=error)
+    world.report(world.executions("a1"), S.CANCELED)
+    assert (world.core.graph.status is JobStatus.FAILING) == bool(traceback)
+    if traceback:
+        world.report(of_pipeline(world, "b"), S.CANCELED)
+        assert world.core.graph.status is JobStatus.FAILED
+
+
 def test_sources_of_other_pipelines_keep_what_they_were_assigned() -> None:
     world = running("a", "b")
     first = [ask(world, name) for name in "ab"]
