@@ -125,6 +125,7 @@ class TaskMetrics:
     # How often its source has emitted everything that was available. It also counts if there was
     # nothing new: with each listing of a watched directory, and otherwise at least every second.
     caught_up: int = 0
+    records_read: int = 0  # by its source, before filters
     # The last Spark plan of each operator; first subtask only.
     plans: Mapping[str, str] = field(default_factory=dict)
     # By operator; first subtask only.

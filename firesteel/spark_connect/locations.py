@@ -2,6 +2,7 @@
 
     LOCATION/metadata                        {"id": ...}: the id of the query, as Spark stores it
              firesteel/query                 the job that runs the query, if one does
+                       batches               the number of the next batch
                        lock                  held by the process that runs it, on a local disk
                        checkpoints/JOB/chk-N
                        savepoints/savepoint-...
@@ -39,6 +40,7 @@ DEFAULT = "spark.sql.streaming.checkpointLocation"
 _ID = "metadata"
 _QUERY = "query"
 _OURS = "firesteel"
+_BATCHES = "batches"
 _SPARKS = ("commits", "offsets")  # the folders of Spark's own checkpoints
 _CLOUDS = {"s3a": "s3", "s3n": "s3", "gs": "gcs"}  # names of Hadoop's file systems
 
@@ -64,6 +66,7 @@ class Location:
         self._ours = self._storage.at(_OURS)
         self._lock: LockFile | None = None
         self.query_id = ""
+        self.next_batch = 0  # the number of the first batch of this run
         self.restores: str = ""  # the newest checkpoint or savepoint; empty: the query is new
 
     @property
@@ -100,6 +103,13 @@ class Location:
         """Records the job of the query, which another process then finds."""
         self._ours.write(_QUERY, [json.dumps(query._asdict()).encode()])
 
+    def batch_ended(self, number: int) -> None:
+        """Records that the query has completed a batch, for the numbers of the next run."""
+        if self.is_temporary:
+            return
+        with contextlib.suppress(StorageError):
+            self._ours.write(_BATCHES, [str(number + 1).encode()])
+
     def ended(self) -> None:
         """Records that the job has ended. A process that is killed does not get here, so whoever
         opens the location queries the cluster.
@@ -125,6 +135,7 @@ class Location:
             raise _in_use(self.uri, f"job {query.job_id} ({query.name!r})")
         self.query_id = self._stored_id() or self._store_id()
         self.restores = self._newest()
+        self.next_batch = self._stored_batch() if self.restores else 0
 
     def _refuse_sparks(self) -> None:
         found = [name for name in _SPARKS if name in self._storage.directories()]
@@ -169,6 +180,10 @@ class Location:
                 f"the file {_ID} of the checkpointLocation {self.uri} is damaged; it has the id of"
                 ' the query as {"id": "..."}'
             ) from None
+
+    def _stored_batch(self) -> int:
+        content = self._ours.read_unchecked(_BATCHES) if self._ours.exists(_BATCHES) else b""
+        return int(content) if content.isdigit() else 0
 
     def _store_id(self) -> str:
         query_id = str(uuid.uuid4())

@@ -3,8 +3,7 @@
 A batch is what the job does between two checkpoints. Spark's names of fields are kept; the values
 have these sources:
 
-* `numInputRows`: what the source vertices have read: the offsets of Kafka, else the rows of Spark's
-  bundles, else the rows that they have sent;
+* `numInputRows`: the rows that the sources have read, before filters;
 * `durationMs.triggerExecution`: from the trigger of the checkpoint to its completion;
 * `numRowsTotal`, `numRowsUpdated` and `numRowsRemoved` of state are -1: they are not counted.
 """
@@ -139,7 +138,7 @@ class ProgressReporter:
             late = int(self._increase(name, "late", metrics.late_records_dropped))
             self._since.late[name] = self._since.late.get(name, 0) + late
             if _is_source(vertex):
-                rows = int(self._increase(name, "rows", _rows_read(vertex)))
+                rows = int(self._increase(name, "rows", vertex.metrics.records_read))
                 self._since.source_rows[name] = self._since.source_rows.get(name, 0) + rows
                 moved = moved or rows > 0
             elif _is_sink(vertex):
@@ -270,17 +269,6 @@ def _is_sink(vertex: Vertex) -> bool:
     return bool(vertex.input_vertex_ids) and any(
         operator.kind == "Sink" for operator in vertex.operators
     )
-
-
-def _rows_read(vertex: Vertex) -> int:
-    metrics = vertex.metrics
-    if offsets := [
-        partition.current_offset
-        for topic in metrics.topics.values()
-        for partition in topic.partitions
-    ]:
-        return sum(offsets)
-    return metrics.bundle_records or metrics.records_out
 
 
 def _offsets(

@@ -50,6 +50,8 @@ class StartedQuery:
     explanation: str = ""  # the plan, as text
     location: str = ""  # of checkpoints; empty: state ends with the query
     first_batch: int = 0
+    # Called with the number of each completed batch.
+    batch_ended: Callable[[int], None] = field(default=lambda _: None)
     stop: Callable[[], None]  # ends the job, with its state if there is a location
     # Waits until the sinks have the results of everything that the sources had when it was called;
     # returns False if the job has ended. None: not known.
@@ -115,6 +117,7 @@ class StreamingQuery:
             with self._lock:
                 news = self._progress.update(details, _now_ms())
             if isinstance(news, Batch):
+                self.started.batch_ended(news.number)
                 self._publish(_EVENTS.QUERY_PROGRESS_EVENT, progress_event(news))
             elif news is not None:
                 self._publish(_EVENTS.QUERY_IDLE_EVENT, idle_event(self.ids, news))

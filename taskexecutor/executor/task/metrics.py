@@ -132,12 +132,13 @@ class TaskMetricGroup:
         watermark_us = self.watermark_us()
         busy_ns = sum(spent_ns) - spent_ns[TimeKind.IDLE] - blocked_ns
         shown = self.operators if self.info.subtask == 0 else []
+        records_read = sum(
+            o.counters[RECORDS_READ].value for o in self.operators if RECORDS_READ in o.counters
+        )
         return TaskMetrics(
             attempt_id=self.info.attempt_id,
-            records_in=self.records_in
-            + sum(
-                o.counters[RECORDS_READ].value for o in self.operators if RECORDS_READ in o.counters
-            ),
+            records_in=self.records_in + records_read,
+            records_read=records_read,
             records_out=sum(partition.records_out for partition in self.partitions),
             bytes_in=sum(gate.bytes_in for gate in self.gates),
             bytes_out=sum(partition.bytes_out for partition in self.partitions),

@@ -160,3 +160,15 @@ def test_uris_have_the_schemes_of_the_storage() -> None:
     assert resolved("file:///tmp/a%20b") == "/tmp/a b"
     assert resolved("file:/tmp/a") == "/tmp/a"
     assert resolved("state").endswith("/state")
+
+
+def test_the_numbers_of_batches_continue(tmp_path: Path) -> None:
+    location = opened(tmp_path)
+    assert location.next_batch == 0
+    for number in (0, 1):
+        location.batch_ended(number)
+    location.close()
+    taken(tmp_path, "savepoints/savepoint-1", at_ms=1_000)
+    location = opened(tmp_path)
+    assert location.next_batch == 2
+    location.close()
