@@ -28,8 +28,8 @@ from firesteel.spark_connect.triggers import Trigger, trigger_of
 log = get_logger(__name__)
 
 # Spark ends a query with its first error. A job ends with the first exception of the program's
-# functions; it is restarted after the loss of a process, and some times after any other error, which
-# it may have from another process.
+# functions. It is restarted after the loss of a process, and some times after any other error,
+# which it may have from another process.
 _RESTARTS = {
     options.RESTART_AFTER_USER_ERRORS.key: "fail",
     options.RESTART_STRATEGY.key: "failure-rate",
