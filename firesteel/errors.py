@@ -48,6 +48,7 @@ class ErrorInfo:
     task_name: str = ""  # "vertex (2/4)#0", if known
     consequence: bool = False  # only reports that another task, which this one needs, has ended
     lost_task_executor: str = ""  # only reports the loss of this TaskExecutor
+    final: bool = False  # a new attempt would fail as well: the job is not restarted
 
     def __post_init__(self) -> None:
         for item in fields(self):

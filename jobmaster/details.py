@@ -60,6 +60,7 @@ def job_details(
         warnings=core.job.warnings,
         configuration=redacted(graph.job_graph.config),
         rescales=map(RESCALE.encode, reversed(core.job.rescales.records)),
+        spark_ui=core.job.coordinators.spark_program.ui_address,
     )
 
 

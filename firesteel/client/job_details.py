@@ -253,6 +253,7 @@ class JobDetails:
     configuration: Mapping[str, str] = field(default_factory=dict)  # its own, without secrets
     scaling: str = ""  # the last decision of its autoscaler; empty: none
     rescales: tuple[Rescale, ...] = ()  # the last changes of its parallelism, newest first
+    spark_ui: str = ""  # the UI of its Spark program; empty: none, or not known yet
 
     @property
     def states(self) -> Counter[ExecutionState]:

@@ -13,6 +13,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,14 @@ class PeerEnded(FiresteelError):
     """The task cannot continue because another task has ended. The cause is the other task's."""
 
 
+class DescribedElsewhere(FiresteelError):
+    """An error of another process, which has described it."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.summary)
+        self.info = info
+
+
 MAX_TEXT_CHARS = 32_000  # an error travels in messages and is kept with its job
 
 
@@ -37,6 +46,8 @@ def error_info(
     user_code_roots: Sequence[str] = (),
 ) -> ErrorInfo:
     """Describes an exception. Files below `user_code_roots` count as the user's."""
+    if isinstance(exc, DescribedElsewhere):
+        return replace(exc.info, location=location, task_name=task_name)
     roots = tuple(str(Path(root).resolve()) + "/" for root in user_code_roots)
     try:
         summary, users = summary_of(exc), _user_traceback(exc, roots)

@@ -78,13 +78,47 @@ class WatermarkLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparkMasterStarted:
+    """The driver of a Spark program has a Spark Standalone master for its executors. Idempotent."""
+
+    url: str  # spark://HOST:PORT
+    secret: str = field(repr=False)  # spark.authenticate.secret
+    ui_address: str = ""  # of the program's SparkContext; empty: it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkMasterAwaited:
+    """An executor of a Spark program awaits the master, and every later one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkMaster:
+    url: str  # empty: there is none now
+    secret: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkProgramEnded:
+    """The program has ended with success: its executors finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
     """Requests unanswered messages again: a broken stream may have lost them."""
 
 
-FromOperator: TypeAlias = SplitRequested | ChunkCollected | WatermarkReported
+FromOperator: TypeAlias = (
+    SplitRequested | ChunkCollected | WatermarkReported | SparkMasterStarted | SparkMasterAwaited
+)
 ToOperator: TypeAlias = (
-    SplitAssigned | SplitsExhausted | NoSplitYet | ChunkAcknowledged | WatermarkLimit | Resend
+    SplitAssigned
+    | SplitsExhausted
+    | NoSplitYet
+    | ChunkAcknowledged
+    | WatermarkLimit
+    | SparkMaster
+    | SparkProgramEnded
+    | Resend
 )
 OperatorMessage: TypeAlias = FromOperator | ToOperator
 

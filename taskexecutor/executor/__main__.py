@@ -73,6 +73,7 @@ def main(
     from taskexecutor.executor.columnar.warm_up import start_warm
 
     engine = SparkEngine()
+    engine.host = process.host
     failures: list[BaseException] = []
 
     def start_engine() -> None:

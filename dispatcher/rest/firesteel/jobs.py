@@ -119,6 +119,7 @@ def job(details: JobDetails, now_ms: int) -> Json:
         "waiting_for": details.waiting_for or None,
         "warnings": list(details.warnings),
         "autoscaler": details.scaling or None,
+        "spark_ui": details.spark_ui or None,
         "rescales": [rescale(each) for each in details.rescales],
         "configuration": dict(details.configuration),
         "bottleneck": _bottleneck(details),

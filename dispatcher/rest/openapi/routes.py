@@ -93,6 +93,7 @@ _JOB = {
     "waiting_for": maybe(str),
     "warnings": [str],
     "autoscaler": maybe(str),
+    "spark_ui": maybe(str),
     "rescales": [_RESCALE],
     "configuration": {str: str},
     "bottleneck": maybe(

@@ -32,10 +32,13 @@ from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
 if TYPE_CHECKING:
+    from firesteel.client.cli.program import Ran
     from firesteel.client.execution_context import ExecutionContext
     from firesteel.client.package import UnpackedProgram
     from firesteel.common.job_graph import JobGraph
 
+
+SPARK_EXECUTORS = 2  # of a Spark program
 
 _PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 _job_file = click.argument(
@@ -60,6 +63,7 @@ _parallelism = click.option(
     "  firesteel run -t local -p 4 --task-executors 2 --slots 2 job.py\n"
     "  firesteel run -m localhost:6123 job.py       on a session cluster, until the job ends\n"
     "  firesteel run -d job.py                      submits the job and returns\n"
+    "  firesteel run --spark --slots 4 etl.py 2026  a PySpark program, with 4 executors\n"
     "  firesteel run -t kubernetes-application -D kubernetes.cluster-id=orders job.py\n"
     "  firesteel run --py-files lib.py,tools.zip --py-archives model.zip#model job.py\n"
     "  firesteel run -D spark.sql.ansi.enabled=false -D slot.request.timeout='30 s' job.py",
@@ -112,7 +116,14 @@ _parallelism = click.option(
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
-    help="Slots per TaskExecutor of a local run. [default: as configured, 2]",
+    help="Slots per TaskExecutor of a local run. [default: as configured, 2] With --spark: the"
+    " number of executors, each in a slot. [default: 2]",
+)
+@click.option(
+    "--spark",
+    is_flag=True,
+    help="Run a PySpark program as a job: its driver in one slot of the cluster, and an executor in"
+    " each of --slots others.",
 )
 @_job_file_or_image
 @_job_arguments
@@ -131,6 +142,7 @@ def run(
     py_requirements: str | None,
     task_executors: int | None,
     slots: int | None,
+    spark: bool,
     job_file: Path | ImageFile,
     job_arguments: tuple[str, ...],
 ) -> None:
@@ -141,6 +153,9 @@ def run(
     cluster for it, which ends with the job. A line states which. Without -d, `run` shows the states
     and record counts of the tasks until the job ends. Ctrl-C, SIGTERM or a closed terminal (SIGHUP)
     cancels it; a second one stops waiting.
+
+    With --spark, a program that uses Spark alone is a job: its SparkSession has an executor in each
+    of --slots slots of the cluster, and its driver is in another one.
 
     A program that executes no job runs in this process, as with `python job.py`.
 
@@ -156,6 +171,7 @@ def run(
     from firesteel.client.execution_context import ExecutionContext
     from firesteel.client.package import opened_program
     from firesteel.client.progress import run_display
+    from firesteel.client.spark_programs.batch import run_spark_program
 
     conf = configuration(definitions)
     recovery = _recovery(from_savepoint, allow_non_restored_state, claim_mode)
@@ -165,6 +181,10 @@ def run(
             "-d needs a cluster that outlives this command:"
             " specify its address with -m, or start one with `firesteel cluster start`"
         )
+    executors = (slots or SPARK_EXECUTORS) if spark else 0
+    if spark:
+        _check_spark(from_savepoint, parallelism, target, job_file)
+        slots = None
     if cluster is not None and (task_executors or slots):
         raise FiresteelError(
             f"--task-executors and --slots apply to a local run, but this one is on {cluster},"
@@ -233,10 +253,18 @@ def run(
                 error.add_note("With -t local, the job runs on an embedded cluster.")
             raise
     else:
-        context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
+        context.embedded_cluster = (
+            _spark_cluster(conf, task_executors or 1, executors)
+            if spark
+            else _embedded_cluster(conf, task_executors, slots)
+        )
+    ran: Ran | None = None
     try:
         with exiting():
-            ran = run_program(program.main, job_arguments, context)
+            if spark:
+                run_spark_program(program.main, job_arguments, executors, context)
+            else:
+                ran = run_program(program.main, job_arguments, context)
     except JobCanceled as error:
         if display.interrupted:
             click.echo(f"Cancelled job {error.job_id}.")
@@ -251,6 +279,8 @@ def run(
                 f" see `firesteel list -a -m {context.address}`."
             )
         sys.exit(INTERRUPTED)
+    if ran is None:
+        return
     if not is_ending(ran.exit_code) and (notice := ran.notice(job_file)):
         click.echo(notice, err=True)
     sys.exit(ran.exit_code)  # type: ignore[arg-type]
@@ -385,6 +415,33 @@ def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: in
     from firesteel.client.execution_context import TASK_EXECUTORS, EmbeddedCluster
 
     return EmbeddedCluster(conf, task_executors=task_executors or TASK_EXECUTORS, slots=slots)
+
+
+def _check_spark(
+    from_savepoint: str | None,
+    parallelism: int | None,
+    target: str | None,
+    job_file: Path | ImageFile,
+) -> None:
+    """Raises FiresteelError for options that do not apply to Spark programs."""
+    if from_savepoint is not None:
+        raise FiresteelError("-s has no effect with --spark: a Spark program has no savepoints")
+    if parallelism is not None:
+        raise FiresteelError("-p has no effect with --spark: --slots is the number of executors")
+    if target == APPLICATION or isinstance(job_file, ImageFile):
+        raise FiresteelError(
+            f"--spark does not run on -t {APPLICATION}: use a session cluster"
+            " (-t kubernetes-session, remote or local)"
+        )
+
+
+def _spark_cluster(conf: Configuration, task_executors: int, executors: int) -> Any:
+    """Returns a cluster with slots for a driver and its executors. Settings of Spark are those of
+    the program.
+    """
+    own = {key: text for key, text in conf.to_dict().items() if not key.startswith("spark.")}
+    slots = -(-(executors + 1) // task_executors)
+    return _embedded_cluster(Configuration(own), task_executors, slots)
 
 
 def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:

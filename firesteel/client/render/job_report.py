@@ -57,6 +57,8 @@ def job(
         + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
         + (f", submitted by {details.owner}" if details.owner else "")
     )
+    if details.spark_ui:
+        yield Text(f"Spark UI: {details.spark_ui}")
     if details.scaling:
         yield Text(f"Autoscaler: {details.scaling}")
     for warning in details.warnings:

@@ -14,6 +14,7 @@ from firesteel.common.job_graph import Operator
 from jobmaster.core.coordinators.base import BadOptions, Coordinator
 from jobmaster.core.coordinators.collect import CollectCoordinator
 from jobmaster.core.coordinators.file_source import FileSourceEnumerator
+from jobmaster.core.coordinators.spark_program import DRIVER, EXECUTORS
 from jobmaster.core.coordinators.splits import ListedSplitsEnumerator, SequenceSourceEnumerator
 
 __all__ = [
@@ -34,6 +35,8 @@ KINDS: dict[str, type[Coordinator]] = {
 }
 # The kind of an operator whose only option is an alignment group: see WatermarkAlignment.
 ALIGNMENT = "alignment"
+# Kinds whose operators share something, which is not theirs alone.
+_SHARED = (ALIGNMENT, DRIVER, EXECUTORS)  # see WatermarkAlignment and SparkProgram
 
 
 def create(operator: Operator) -> Coordinator | None:
@@ -47,10 +50,10 @@ def create(operator: Operator) -> Coordinator | None:
         options = json.loads(operator.coordinator_options_json or "{}")
         if not isinstance(options, dict):
             raise BadOptions("they must be a JSON object")
-        if kind == ALIGNMENT:
+        if kind in _SHARED:
             return None
         if kind not in KINDS:
-            known = ", ".join([*KINDS, ALIGNMENT])
+            known = ", ".join([*KINDS, *_SHARED])
             raise BadOptions(f"coordinator kind {kind!r} is unknown; known are {known}")
         return KINDS[kind].from_options(options)
     except (BadOptions, ValueError, TypeError) as error:

@@ -12,12 +12,15 @@ from firesteel.common.operator_messages import (
     HeldSplit,
     OperatorMessage,
     Resend,
+    SparkMasterAwaited,
+    SparkMasterStarted,
     WatermarkReported,
 )
 from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import CollectCoordinator, Coordinator, create
 from jobmaster.core.coordinators.base import Json, Spool, UnexpectedMessage
+from jobmaster.core.coordinators.spark_program import SparkProgram, ToExecutor
 from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.execution_graph import Execution
@@ -30,9 +33,11 @@ class Coordinators:
         self,
         by_operator: dict[OperatorId, Coordinator] | None = None,
         alignment: WatermarkAlignment | None = None,
+        spark_program: SparkProgram | None = None,
     ) -> None:
         self.by_operator = by_operator or {}
         self.alignment = alignment or WatermarkAlignment()
+        self.spark_program = spark_program or SparkProgram()
 
     @classmethod
     def of(cls, job_graph: JobGraph) -> Coordinators:
@@ -45,7 +50,7 @@ class Coordinators:
             for operator_id, coordinator in created
             if coordinator is not None
         }
-        return cls(by_operator, WatermarkAlignment.of(job_graph))
+        return cls(by_operator, WatermarkAlignment.of(job_graph), SparkProgram.of(job_graph))
 
     def rescale(self, job_graph: JobGraph) -> None:
         """Follows the parallelism of the graph. All tasks have ended."""
@@ -99,6 +104,11 @@ class Coordinators:
         coordinator = self.by_operator.get(operator_id)
         attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
         try:
+            if isinstance(message, SparkMasterStarted) and operator_id in self.spark_program:
+                return self._to_executors(self.spark_program.started(message), attempts)
+            if isinstance(message, SparkMasterAwaited) and operator_id in self.spark_program:
+                answer = self.spark_program.awaited(operator_id, attempt_id)
+                return self._to_executors(answer, attempts)
             if isinstance(message, WatermarkReported):
                 return self._announced(
                     self.alignment.reported(operator_id, subtask, attempt_id, message, now),
@@ -154,6 +164,8 @@ class Coordinators:
     ) -> str:
         """Returns why a finished task must run again; empty if it need not."""
         subtask = execution.vertex.subtask
+        for operator in self._of(execution):
+            self.spark_program.finished(operator)
         for operator_id, places in splits.items():
             if (coordinator := self.by_operator.get(operator_id)) is None:
                 return f"its operator {operator_id} has no split enumerator"
@@ -216,15 +228,16 @@ class Coordinators:
     def attempt_finished(
         self, execution: Execution, now: float, attempts: Attempts
     ) -> list[Command]:
-        """Lets the other readers of its alignment group proceed without it."""
-        return [
-            command
-            for operator_id in self._of(execution)
-            if operator_id in self.alignment
-            for command in self._announced(
-                self.alignment.finished(operator_id, execution.vertex.subtask, now), attempts
-            )
-        ]
+        """Lets the other readers of its alignment group proceed without it, and the executors of a
+        Spark program end with its driver.
+        """
+        commands: list[Command] = []
+        for operator_id in self._of(execution):
+            if operator_id in self.alignment:
+                limits = self.alignment.finished(operator_id, execution.vertex.subtask, now)
+                commands += self._announced(limits, attempts)
+            commands += self._to_executors(self.spark_program.finished(operator_id), attempts)
+        return commands
 
     def attempt_ended(self, execution: Execution) -> None:
         """Handles the failure or cancellation of an attempt."""
@@ -233,6 +246,7 @@ class Coordinators:
                 self.by_operator[operator_id].attempt_ended(execution.attempt_id)
             if operator_id in self.alignment:
                 self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
+            self.spark_program.attempt_ended(operator_id, execution.attempt_id)
 
     def subtask_starts_over(self, execution: Execution) -> None:
         """A new attempt follows this one from the beginning; other subtasks continue."""
@@ -245,6 +259,7 @@ class Coordinators:
                 )
             if operator_id in self.alignment:
                 self.alignment.attempt_ended(operator_id, subtask)
+            self.spark_program.attempt_ended(operator_id, attempt_id)
 
     def start_over(
         self,
@@ -263,6 +278,8 @@ class Coordinators:
                     coordinator.restore(snapshot)
             if operator_id in self.alignment:
                 self.alignment.start_over(operator_id)
+            if operator_id in self.spark_program:
+                self.spark_program.start_over()
 
     def mismatch(self, snapshots: Mapping[OperatorId, Json]) -> tuple[OperatorId, str] | None:
         """Returns the first operator that cannot resume from its snapshot, and why."""
@@ -295,14 +312,11 @@ class Coordinators:
 
     def _of(self, execution: Execution) -> list[OperatorId]:
         """Returns operators of the task that have a coordinator or an alignment group."""
-        if not self.by_operator and not self.alignment:
+        if not self.by_operator and not self.alignment and not self.spark_program:
             return []
         operators = execution.vertex.job_vertex.vertex.operators
-        return [
-            o.operator_id
-            for o in operators
-            if o.operator_id in self.by_operator or o.operator_id in self.alignment
-        ]
+        coordinated = (self.by_operator, self.alignment, self.spark_program)
+        return [o.operator_id for o in operators if any(o.operator_id in of for of in coordinated)]
 
     def _announced(
         self, announcements: Iterable[Announcement], attempts: Attempts
@@ -310,6 +324,13 @@ class Coordinators:
         return [
             self._command(execution, operator_id, limit)
             for operator_id, attempt_id, limit in announcements
+            if (execution := attempts.get(attempt_id)) is not None
+        ]
+
+    def _to_executors(self, messages: Iterable[ToExecutor], attempts: Attempts) -> list[Command]:
+        return [
+            self._command(execution, operator_id, message)
+            for operator_id, attempt_id, message in messages
             if (execution := attempts.get(attempt_id)) is not None
         ]
 

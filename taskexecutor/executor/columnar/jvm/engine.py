@@ -75,6 +75,7 @@ class SparkEngine:
         self._bundles: BundleStore | None = None
         self._temp_dir: Path | None = None
         self.heap_bytes = 0
+        self.host = "localhost"  # the address of the slot
         self.plan_cache = PlanCache()
         self._context_stopped = False
         self._silent_s = 0.0  # how long the JVM had not responded when it was killed for that
