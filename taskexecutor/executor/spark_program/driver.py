@@ -68,7 +68,7 @@ class SparkDriver(SourceOperator):
         self._start()
 
     def _start(self) -> None:
-        """Starts the master and the program at once: both take seconds."""
+        """Starts the master and, beside it, the program: both take seconds."""
         folder, slot = self._folder, self._slot
         assert folder is not None
         self._attempts += 1

@@ -1,4 +1,4 @@
-"""What a slot provides for its driver or executor."""
+"""Finds out what a slot provides for its driver or executor."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _FACTORS = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2, "p": 1024**3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotShare:
-    """What a slot has for its driver or executor."""
+    """The part of a slot that its driver or executor may use."""
 
     cores: int
     memory_mib: int
