@@ -35,7 +35,8 @@ _RESTARTS = {
 def run_spark_program(
     path: Path, arguments: Sequence[str], executors: int, context: ExecutionContext
 ) -> None:
-    """Submits the program as a job with this number of executors; in attached mode, waits for its end.
+    """Submits the program as a job with this number of executors. In attached mode, waits for its
+    end.
 
     Raises FiresteelError, JobFailed or JobCanceled.
     """
