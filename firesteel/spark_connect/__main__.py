@@ -20,6 +20,7 @@ from firesteel.common.process import announce_ready, exit_reason, log_tail, watc
 from firesteel.errors import FiresteelError
 from firesteel.plan.local_modules import imports_of_file, local_module
 from firesteel.spark_connect.front import Front
+from firesteel.spark_connect.pipelines import AnsweredCommands, Pipelines
 from firesteel.spark_connect.queries import StreamingQueries
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.starter import JobStarter
@@ -42,18 +43,21 @@ def main(folder: Path) -> None:
             if context.embedded_cluster is not None and request.streams:
                 context.embedded_cluster.begin()
             spark.start()
-            queries = StreamingQueries(JobStarter(spark, context, _modules(Path(request.main))))
+            starter = JobStarter(spark, context, _modules(request))
+            queries = StreamingQueries(starter)
+            pipelines = Pipelines(spark, starter, context)
             front = Front(
                 request.token,
                 spark.address,
                 spark.token,
-                queries,
+                AnsweredCommands(queries, pipelines),
                 why_lost=lambda: _why_lost(spark, folder / LOG),
             )
             front.start()
             announce_ready(port=front.port)
             log.info("the front serves", port=front.port)
             terminated.wait()
+            pipelines.close()
             queries.close(lambda text: print(text, file=err, flush=True))
             front.stop()
     except FiresteelError as error:
@@ -97,9 +101,14 @@ def _prepare(request: FrontRequest) -> None:
     sys.path += [folder for folder in request.search_path if folder not in known]
 
 
-def _modules(main: Path) -> frozenset[str]:
+def _modules(request: FrontRequest) -> frozenset[str]:
     """Returns the local modules that the program imports."""
-    return frozenset(name for name in imports_of_file(main) if local_module(name) is not None)
+    return frozenset(
+        name
+        for file in request.sources
+        for name in imports_of_file(Path(file))
+        if local_module(name) is not None
+    )
 
 
 def _context(request: FrontRequest, err: TextIO) -> ExecutionContext:

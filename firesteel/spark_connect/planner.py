@@ -14,7 +14,6 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.connect import proto
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_string
 from pyspark.util import PythonEvalType
 
@@ -43,7 +42,6 @@ from firesteel.spark_connect.catalyst import (
 )
 from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
-from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.names import Names
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
@@ -115,19 +113,17 @@ def stream_of(
     spark: Spark,
     user_id: str,
     session_id: str,
-    relation: bytes,
+    analyzed: Any,
     *,
     output_mode: str,
     batches: bool,
     configuration: Mapping[str, str],
 ) -> PlannedStream:
-    """Plans a serialised `Relation` of a session, in a new environment with this configuration.
+    """Plans an analysed Catalyst plan of a session, in a new environment with this configuration.
 
     With `batches`, aggregates emit each key once per batch, not once per bundle. Raises
     InvalidProgram for what cannot run, and Py4JJavaError for what Spark refuses.
     """
-    relation = renamed(proto.Relation.FromString(relation)).SerializeToString()
-    plan = spark.analyzed(user_id, session_id, relation)
     environment = Environment(configuration=dict(configuration))
     planner = Planner(
         spark.jvm,
@@ -137,7 +133,7 @@ def stream_of(
         batches=batches,
         static_rows=lambda rows: spark.rows(user_id, session_id, rows),
     )
-    return planner.planned(plan)
+    return planner.planned(analyzed)
 
 
 class Planner:

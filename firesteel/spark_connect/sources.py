@@ -15,6 +15,7 @@ from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.kafka_table import FORMAT
+from firesteel.spark_connect.locations import resolved
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,7 +95,10 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
     read: dict[str, Any] = {
         key: value for key, value in options.items() if key.lower() not in _PACE
     }
-    return FileSource(by_key["path"], format=format, schema=schema, watch=WATCH, **read)
+    path = by_key["path"]
+    if path.startswith("file:"):  # tables of the catalog have such paths
+        path = resolved(path)
+    return FileSource(path, format=format, schema=schema, watch=WATCH, **read)
 
 
 def _rate(add: _Adder, options: Mapping[str, str]) -> DataStream:

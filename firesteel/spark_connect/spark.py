@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,6 +170,10 @@ class Spark:
         assert self._session is not None
         own = self.holder(user_id, session_id).session()
         return SparkSession(self._session.sparkContext, own)
+
+    def active(self, user_id: str, session_id: str) -> AbstractContextManager[None]:
+        """Makes a session of the server that of the thread."""
+        return self._active(self.holder(user_id, session_id))
 
     @contextmanager
     def _active(self, holder: Any) -> Iterator[None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pyspark.sql.connect import proto
 
@@ -16,6 +17,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import SourceSpec
 from firesteel.plan.job_graph_generator import operator_id_of
 from firesteel.spark_connect.available_now import process_available, stop_when_read
+from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.memory import MemoryTable
 from firesteel.spark_connect.operations import SessionKey
@@ -59,9 +61,30 @@ class JobStarter:
 
     def start(self, session: SessionKey, request: proto.WriteStreamOperationStart) -> StartedQuery:
         self._spark.prepare(session.user_id, session.session_id)  # it may be its first call
+
+        def analyzed() -> Any:
+            relation = renamed(request.input).SerializeToString()
+            return self._spark.analyzed(session.user_id, session.session_id, relation)
+
+        return self.start_analyzed(session, request, analyzed=analyzed)
+
+    def start_analyzed(
+        self,
+        session: SessionKey,
+        request: proto.WriteStreamOperationStart,
+        *,
+        analyzed: Callable[[], Any],
+        settings: Mapping[str, str] | None = None,
+    ) -> StartedQuery:
+        """Starts a query with the Catalyst plan that `analyzed` returns, and these settings of
+        Spark SQL besides those of the session.
+        """
         trigger = trigger_of(request)
         sink = sink_of(request, trigger)
-        settings = self._spark.settings(session.user_id, session.session_id)
+        settings = {
+            **self._spark.settings(session.user_id, session.session_id),
+            **(settings or {}),
+        }
         client = self._context.client()
         location = open_location(
             request,
@@ -70,7 +93,7 @@ class JobStarter:
             settings=settings,
         )
         try:
-            return self._started(session, request, trigger, sink, location, settings)
+            return self._started(session, request, analyzed, trigger, sink, location, settings)
         except BaseException:
             location.close()
             raise
@@ -79,6 +102,7 @@ class JobStarter:
         self,
         session: SessionKey,
         request: proto.WriteStreamOperationStart,
+        analyzed: Callable[[], Any],
         trigger: Trigger,
         sink: QuerySink,
         location: Location,
@@ -89,7 +113,7 @@ class JobStarter:
             self._spark,
             session.user_id,
             session.session_id,
-            request.input.SerializeToString(),
+            analyzed(),
             output_mode=sink.output_mode,
             batches=sink.batches,
             configuration={

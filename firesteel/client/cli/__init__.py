@@ -15,6 +15,7 @@ from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.kafka import kafka
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.package import package
+from firesteel.client.cli.pipelines import pipelines
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.scale import scale
@@ -91,6 +92,7 @@ for command in (
     run,
     info,
     package,
+    pipelines,
     list_jobs,
     show,
     logs,

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,8 @@ class FrontRequest:
     """Describes to a front its program and the cluster of its jobs."""
 
     token: str  # that programs present
-    main: str  # the program's main file
+    main: str  # the program's main file, or the specification of a pipeline
+    sources: tuple[str, ...] = ()  # its Python files; local modules that they import are found
     address: str = ""  # of the cluster's Dispatcher; empty: the front starts a cluster
     job_id: str = ""  # of the only job of an application cluster
     task_executors: int = 1  # of a cluster that the front starts
@@ -57,7 +58,8 @@ class FrontRequest:
             )
             for file in fields["files"]
         )
-        return cls(**fields | {"files": files, "search_path": tuple(fields["search_path"])})
+        tuples = {name: tuple(fields[name]) for name in ("search_path", "sources")}
+        return cls(**fields | tuples | {"files": files})
 
     def write(self, folder: Path) -> None:
         """Writes a file that other users cannot read."""
@@ -66,10 +68,17 @@ class FrontRequest:
 
 
 class FrontProcess:
-    """The front of one program, started by the first use of `url`."""
+    """The front of one program, started by the first use of `url`.
 
-    def __init__(self, main: Path, context: ExecutionContext) -> None:
+    `sources` are the Python files of a pipeline, whose specification is `main`; None: `main` is a
+    program.
+    """
+
+    def __init__(
+        self, main: Path, context: ExecutionContext, sources: Sequence[Path] | None = None
+    ) -> None:
         self._main = main.resolve()
+        self._sources = sources
         self._context = context
         self._child: BlockingChild | None = None
         self._folder: Path | None = None
@@ -107,7 +116,11 @@ class FrontProcess:
             address=context.address,
             job_id=context.job_id,
             task_executors=0 if own is None else own.task_executors,
-            streams=mentions_streams(self._main),
+            sources=tuple(
+                str(file.resolve())
+                for file in ((self._main,) if self._sources is None else self._sources)
+            ),
+            streams=self._sources is not None or mentions_streams(self._main),
             configuration=conf.to_dict(),
             overrides=context.overrides,
             settings={**conf.spark(), **settings},
