@@ -228,12 +228,41 @@ class JobContext:
         self.graph.start_over(self.graph.execution_vertices(), self.ids, self.now_ms(now))
         return self.restore_coordinators(self.graph.vertices)
 
+    @property
+    def resizes_in_place(self) -> bool:
+        """Whether its parallelism changes while its tasks run: they have no state and exchange no
+        data.
+        """
+        return bool(self.coordinators.spark_program)
+
+    def surplus(self) -> list[ExecutionVertex]:
+        """Returns the subtasks that the stored parallelism does not have."""
+        wanted = self.parallelism.stored.by_vertex
+        return [
+            vertex
+            for job_vertex in self.graph.vertices
+            for vertex in job_vertex.vertices[wanted[job_vertex.vertex.vertex_id] :]
+        ]
+
+    def resize_in_place(self, now: float) -> list[commands.Command]:
+        """Applies the stored parallelism, and schedules the new subtasks. Surplus ones have
+        ended.
+        """
+        by_vertex = self.parallelism.apply()
+        assert by_vertex is not None, "the tasks have it already"
+        self.parallelism.proved()  # a failure of a new subtask restarts that alone
+        added = self.graph.resize_in_place(by_vertex, self.ids, self.now_ms(now))
+        return [*self._follow_parallelism(by_vertex), *self.schedule(added, now)]
+
     def _rescale(self, by_vertex: Mapping[VertexId, int], now: float) -> list[commands.Command]:
         self.graph.rescale(by_vertex, self.ids, self.now_ms(now))
+        self.checkpoints.release(now)
+        return self._follow_parallelism(by_vertex)
+
+    def _follow_parallelism(self, by_vertex: Mapping[VertexId, int]) -> list[commands.Command]:
         self.coordinators.rescale(self.graph.job_graph)
         for derived in ("regions", "strategy"):  # cached properties
             self.__dict__.pop(derived, None)
-        self.checkpoints.release(now)
         return [
             log("info", "the parallelism changes", version=self.parallelism.applied.version),
             commands.UseParallelism(by_vertex=by_vertex),

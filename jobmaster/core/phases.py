@@ -352,7 +352,15 @@ class Running(Phase):
         return after([moved], self._restart(job, vertices, now, now))
 
     def rescale(self, job: JobContext, now: float) -> Step:
-        return Failing.enter(job, 0.0, now, cause="its parallelism changes")
+        if not job.resizes_in_place:
+            return Failing.enter(job, 0.0, now, cause="its parallelism changes")
+        if self.restarts:
+            return self, []  # called again once they have happened
+        live = [vertex for vertex in job.surplus() if not vertex.current.terminal]
+        if live:
+            ending = ExecutionState.CANCELING
+            return self, job.end_tasks([v for v in live if v.current.state is not ending], now)
+        return Running(), job.resize_in_place(now)
 
     def _restart(
         self, job: JobContext, vertices: Sequence[ExecutionVertex], at: float, now: float

@@ -7,6 +7,8 @@ Until the new parallelism is stored, any problem leaves the job as it is. Then a
 from the checkpoint, which is not a failure and uses no restart attempt. If a task fails before all
 have run, the previous parallelism is stored and restored (`Failing.ended`).
 
+A Spark program changes its executors without a checkpoint and a restart (`resizes_in_place`).
+
 With `scheduler-mode` adaptive or reactive, it also lets the job follow the slots that there are,
 within its bounds: a running job as above, and one that waits for slots without a new checkpoint.
 
@@ -112,7 +114,7 @@ class Rescaling:
             request=request,
             before=before,
             after=after,
-            tasks=len(job.graph.attempts) if after != before else 0,
+            tasks=0 if after == before or job.resizes_in_place else len(job.graph.attempts),
             missing_slots=(missing - job.pool.requirements_held).total(),
         )
 
@@ -158,7 +160,7 @@ class Rescaling:
 
     def _impossible(self, phase: Phase) -> str:
         job = self._job
-        if not job.checkpoints.enabled:
+        if not job.checkpoints.enabled and not job.resizes_in_place:
             return _NO_CHECKPOINTS
         if self._rescale is not None or job.parallelism.unproven:
             return "its parallelism is being changed already; try again when that has ended"
@@ -260,7 +262,7 @@ class Rescaling:
                 return self._end(now, self._missing(rescale))
             rescale.after = fit
             pool.reserve_nothing()
-        if rescale.after == job.parallelism.applied.by_vertex:
+        if job.resizes_in_place or rescale.after == job.parallelism.applied.by_vertex:
             return self._store(rescale, now)
         self._enter(rescale, _Stage.CHECKPOINT, now)
         rescale.checkpoint_request = rescale.request or job.ids.next()

@@ -75,7 +75,8 @@ def scale(
     missing or the checkpoint fails, the job continues as it was, and the exit code is 1. If a task
     fails before all of them run, the old parallelism is restored.
 
-    The job must take checkpoints. Vertices that are connected by forward exchanges, or co-located,
+    A Spark program (`run --spark`) gets or loses executors while it and all others keep running.
+    Any other job must take checkpoints. Vertices that are connected by forward exchanges, or co-located,
     change together. The limit is the maximum parallelism of the vertex (pipeline.max-parallelism).
     The new parallelism applies until it is changed again, also after failures.
     """

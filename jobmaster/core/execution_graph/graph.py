@@ -194,6 +194,29 @@ class ExecutionGraph:
                 group.previous_allocation_id = before.previous_allocation_id
                 group.previous_task_executor_id = before.previous_task_executor_id
 
+    def resize_in_place(
+        self, by_vertex: Mapping[VertexId, int], ids: IdSource, now_ms: int
+    ) -> list[ExecutionVertex]:
+        """Changes the parallelism of vertices that exchange no data and share no slots with others.
+        Surplus subtasks have ended; the other ones keep their attempts. Returns the new ones.
+        """
+        self.job_graph = self.job_graph.with_parallelism(by_vertex)
+        profiles = dict(slot_profiles(self.job_graph.vertices))
+        created = StateChange(ExecutionState.CREATED, now_ms)
+        added: list[ExecutionVertex] = []
+        for job_vertex, vertex in zip(self.vertices, self.job_graph.vertices, strict=True):
+            before = job_vertex.parallelism
+            for surplus in job_vertex.vertices[vertex.parallelism :]:
+                del self.attempts[surplus.current.attempt_id]
+            number = max(v.current.attempt + 1 for v in job_vertex.vertices)
+            job_vertex.resize_in_place(vertex, ids, created, number)
+            for new in job_vertex.vertices[before:]:
+                key = GroupKey(vertex.slot_sharing_group, vertex.resource_group, new.subtask)
+                new.group = ExecutionSlotSharingGroup(key, profiles[key])
+                self.attempts[new.current.attempt_id] = new.current
+                added.append(new)
+        return added
+
     @property
     def end_ms(self) -> int:
         """When the job reached its terminal state; 0 if it has not."""

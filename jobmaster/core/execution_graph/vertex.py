@@ -236,6 +236,17 @@ class ExecutionJobVertex:
         """Creates a new attempt, with at least this number, of each subtask of `vertex`, which is
         this one with another parallelism. All current attempts have ended.
         """
+        kept = self.vertices[: vertex.parallelism]
+        self.resize_in_place(vertex, ids, created, number)
+        for execution_vertex in kept:
+            execution_vertex.new_attempt(AttemptId(ids.next(AttemptId)), created, first=number)
+
+    def resize_in_place(
+        self, vertex: JobVertex, ids: IdSource, created: StateChange, number: int
+    ) -> None:
+        """Removes surplus subtasks, whose attempts have ended, or adds subtasks, whose attempts
+        have at least this number. The others keep their attempts.
+        """
         self.vertex = vertex
         by_state = self._job_counts.by_state
         for execution_vertex in self.vertices[vertex.parallelism :]:
@@ -243,8 +254,6 @@ class ExecutionJobVertex:
             self.counts[state] -= 1
             by_state[state] -= 1
         del self.vertices[vertex.parallelism :]
-        for execution_vertex in self.vertices:
-            execution_vertex.new_attempt(AttemptId(ids.next(AttemptId)), created, first=number)
         for subtask in range(len(self.vertices), vertex.parallelism):
             attempt_id = AttemptId(ids.next(AttemptId))
             self.vertices.append(

@@ -133,3 +133,51 @@ def test_messages_are_repeated_after_a_lost_connection() -> None:
     assert [sent.message for sent in resent] == [Resend(), Resend()]
     assert told(world, says(world, "driver", 0, started(FIRST))) == {}
     assert told(world, says(world, "executors", 0, SparkMasterAwaited())) == {0: master(FIRST)}
+
+
+def rescale(world: World, executors: int) -> list[commands.Command]:
+    wanted = {"executors": executors}
+    sent = world.post(
+        events.RescaleRequested(request="r", parallelism=0, by_vertex=wanted, timeout_s=0.0)
+    )
+    return [*sent]
+
+
+def test_more_executors_start_beside_the_running_ones() -> None:
+    world = program()
+    before = [execution.attempt_id for execution in world.executions()]
+    rescale(world, 3)
+    assert not world.of(commands.StoreParallelism), "it has no slot yet"
+    world.give_slots("te", 1)
+    sent = world.post(events.ParallelismStored())
+    (deployed,) = [task for each in world.of(commands.DeployTasks, sent) for task in each.tasks]
+    assert not world.of(commands.CancelTasks)
+    assert [execution.attempt_id for execution in world.executions()][:3] == before
+    new = world.executions("executors")[2]
+    assert deployed.attempt_id == new.attempt_id
+    sent = world.report([new], ExecutionState.INITIALIZING, ExecutionState.RUNNING)
+    assert not world.one(commands.AnswerRescale, sent).problem
+    world.report([new], ExecutionState.FAILED, error=ErrorInfo(summary="killed"))
+    world.pass_time(1.0)
+    assert [execution.attempt_id for execution in world.executions()][:3] == before
+
+
+def test_surplus_executors_end_alone() -> None:
+    world = program(executors=3)
+    says(world, "driver", 0, started(FIRST))
+    for subtask in range(3):
+        says(world, "executors", subtask, SparkMasterAwaited())
+    before = world.executions()
+    rescale(world, 1)
+    sent = world.post(events.ParallelismStored())
+    cancelled = [
+        each for sent_ in world.of(commands.CancelTasks, sent) for each in sent_.attempt_ids
+    ]
+    surplus = world.executions("executors")[1:]
+    assert sorted(cancelled) == sorted(execution.attempt_id for execution in surplus)
+    sent = world.report(surplus, ExecutionState.CANCELED)
+    assert not world.one(commands.AnswerRescale, sent).problem
+    assert len(world.one(commands.FreeSlots, sent).allocation_ids) == 2
+    assert world.executions() == before[:2]
+    assert world.core.graph.status is JobStatus.RUNNING
+    assert told(world, says(world, "driver", 0, started(SECOND))) == {0: master(SECOND)}
