@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from .conftest import WARM_S, Session, command, firesteel, name
 
-# Counts the rows of 4 partitions, in 2 rounds; a partition of the first one waits for a file.
+# Adds the numbers of 8 partitions, which wait for a file, by key.
 COUNTS = """
 import sys, time
 from pathlib import Path
@@ -37,7 +37,7 @@ def slow(rows):
 
 spark = SparkSession.builder.getOrCreate()
 print("program starts")
-pairs = spark.sparkContext.parallelize(range(10_000), 4).mapPartitions(slow)
+pairs = spark.sparkContext.parallelize(range(10_000), 8).mapPartitions(slow)
 counts = pairs.map(lambda n: (n % 10, n)).reduceByKey(lambda a, b: a + b, 4).collect()
 out.write_text(repr(sorted(counts)))
 """
@@ -86,11 +86,15 @@ class Run:
 
     def finish(self) -> JobDetails:
         self.released.touch()
-        return self.session.client.wait(self.job_id)
+        details: JobDetails = self.session.client.wait(self.job_id)
+        return details
 
 
 def run_spark(session: Session, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return firesteel("run", "-m", session.address, "--spark", "--slots", "2", *arguments)
+    ended: subprocess.CompletedProcess[str] = firesteel(
+        "run", "-m", session.address, "--spark", "--slots", "2", *arguments
+    )
+    return ended
 
 
 def attempts(details: JobDetails, vertex: str) -> list[int]:
@@ -166,3 +170,19 @@ def test_an_error_of_the_program_comes_first_and_is_not_repeated(
     shown = ended.stderr
     assert f'File "{program}", line 2, in broken' in shown
     assert shown.index("ValueError: of the user") < shown.index("failed in driver (1/1)#0")
+
+
+def test_executors_join_and_leave_while_the_program_runs(run: Run) -> None:
+    run.await_tasks()
+    driver = run.slot_of("driver")
+    for number in (3, 1):
+        scaled = firesteel(
+            "scale", "-m", run.session.address, run.job_id, "--vertex", f"executors={number}"
+        )
+        assert scaled.returncode == 0, scaled.stdout + scaled.stderr
+        if number == 3:
+            run.await_tasks(executors=3)  # of 8 tasks, 2 run; another executor gets a third
+    details = run.finish()
+    assert run.out.read_text() == EXPECTED
+    assert attempts(details, "driver") == [0] and driver.is_running()
+    assert attempts(details, "executors") == [0]
