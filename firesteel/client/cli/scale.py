@@ -76,8 +76,9 @@ def scale(
     fails before all of them run, the old parallelism is restored.
 
     A Spark program (`run --spark`) gets or loses executors while it and all others keep running.
-    Any other job must take checkpoints. Vertices that are connected by forward exchanges, or co-located,
-    change together. The limit is the maximum parallelism of the vertex (pipeline.max-parallelism).
+    Any other job must take checkpoints. Vertices that are connected by forward exchanges, or co-
+    located, change together. The limit is the maximum parallelism of the vertex (pipeline.max-
+    parallelism).
     The new parallelism applies until it is changed again, also after failures.
     """
     if parallelism is None and not vertices and not dry_run:
