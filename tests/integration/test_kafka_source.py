@@ -477,6 +477,23 @@ def test_a_quiet_partition_holds_back_event_time_until_it_is_idle(kafka: Kafka) 
         reader.until(lambda: reader.harness.watermarks_us == [89_999_999])
 
 
+def test_event_time_in_the_future_is_a_warning(
+    kafka: Kafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka, config={"message.timestamp.after.max.ms": str(2**62)})
+    times = WatermarkSpec(column="timestamp", max_out_of_orderness_us=0)
+    now_ms = int(time.time() * 1000)
+    tomorrow = [Record(value=b"b", timestamp_ms=now_ms + hours * 3_600_000) for hours in (24, 25)]
+    with Reader(_source(kafka, topic), watermarks=times) as reader:
+        produce(kafka, topic, [Record(value=b"a", timestamp_ms=now_ms)])
+        reader.reads(b"a")
+        produce(kafka, topic, tomorrow)
+        reader.reads(b"a", b"b", b"b")
+    logged = capsys.readouterr().out
+    assert logged.count("event time is in the future") == 1
+    assert f"topic={topic}" in logged and "column=timestamp" in logged
+
+
 # -- missing data
 
 

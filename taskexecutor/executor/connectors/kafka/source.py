@@ -70,6 +70,7 @@ _PLAN = b"firesteel.kafka.plan"  # in the metadata of the source's schema
 POLL_S = 1.0  # at least so often, the source reports that it has caught up
 PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
 _METADATA = "firesteel job "
+_FUTURE_S = 3_600.0  # more than clocks differ by
 
 _log = structlog.get_logger("task")
 
@@ -179,6 +180,7 @@ class KafkaReading(SourceOperator):
         self._failed = context.counter("KafkaSourceReader_commitsFailed")
         delay_us = 0 if self._spec is None else self._spec.max_out_of_orderness_us
         idle_us = None if self._spec is None else self._spec.idle_us
+        self._ahead: set[Partition] = set()  # partitions whose event time was in the future
         self._times: PartitionWatermarks[Partition] = PartitionWatermarks(delay_us, idle_us)
         self._decoder.open(context)
         self._unreadable = Unreadable(source, context, self.output)
@@ -381,6 +383,7 @@ class KafkaReading(SourceOperator):
             progress.next = int(offsets[run.stop - 1]) + 1
             if time_us is not None and (progress.time_us is None or time_us > progress.time_us):
                 progress.time_us = time_us
+                self._warn_of_future(run.partition, time_us)
             self._times.rows(run.partition, time_us)
             self._ends.rows(run.partition)
             self._end(progress)
@@ -445,6 +448,22 @@ class KafkaReading(SourceOperator):
             for start, stop in itertools.pairwise(bounds)
         )
         return [None if time_us == MIN_TIMESTAMP_US else time_us for time_us in latest]
+
+    def _warn_of_future(self, partition: Partition, time_us: int) -> None:
+        """Warns once of a partition whose event time is ahead of this machine's clock."""
+        ahead_s = time_us / 1e6 - time.time()
+        if ahead_s < _FUTURE_S or partition in self._ahead:
+            return
+        self._ahead.add(partition)
+        assert self._spec is not None
+        _log.warning(
+            "a record's event time is in the future: once the watermark follows it, rows with"
+            " correct times are late; filter such records, or correct the clock of their producer",
+            topic=partition.topic,
+            partition=partition.partition,
+            column=self._spec.column,
+            hours_ahead=round(ahead_s / 3600, 1),
+        )
 
     def _advance(self, now_s: float) -> None:
         for event in self._times.advance(now_s):
