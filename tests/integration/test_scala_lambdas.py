@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from firesteel.common.process.class_archive import spark_home
 from taskexecutor.executor.columnar.jvm.archive import archived_start
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.jvm.launch import OWN_JAR, spark_home
+from taskexecutor.executor.columnar.jvm.launch import OWN_JAR
 from taskexecutor.executor.columnar.jvm.local_tasks import singleton
 
 # None of them is replaced in slots. Their lambdas capture nothing, objects, and values of all sizes.

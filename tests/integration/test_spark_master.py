@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from firesteel.common.process.class_archive import spark_home
 from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
 from firesteel.operators import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
-from taskexecutor.executor.columnar.jvm.launch import class_path, spark_home
+from taskexecutor.executor.columnar.jvm.launch import class_path
 from taskexecutor.executor.columnar.jvm.transfer import LOCAL_ROWS
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.files.source import FileStage

@@ -7,8 +7,9 @@ import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
+from firesteel.common.process.class_archive import spark_home
 from taskexecutor.executor.columnar.jvm import archive
-from taskexecutor.executor.columnar.jvm.launch import OWN_JAR, class_path, spark_home
+from taskexecutor.executor.columnar.jvm.launch import OWN_JAR, class_path
 from taskexecutor.executor.columnar.jvm.mllib import _OnImport, forget
 
 
@@ -77,20 +78,20 @@ def settings(content: bytes) -> list[dict[str, str | None]]:
 
 
 def test_an_archive_is_for_one_version_of_our_java(tmp_path: Path, monkeypatch) -> None:
-    before = archive.folder()
-    assert archive.folder() == before
+    before = archive.class_archive().folder
+    assert archive.class_archive().folder == before
     monkeypatch.setattr(archive, "sources", lambda: {"A": "class A {}"})
-    assert archive.folder() != before
+    assert archive.class_archive().folder != before
 
 
 def test_without_an_archive_there_is_nothing_to_use(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert archive.archived_start() is None
-    archive.folder().mkdir(parents=True)
+    archive.class_archive().folder.mkdir(parents=True)
     assert archive.archived_start() is None
-    (archive.folder() / "classes.jsa").touch()
+    (archive.class_archive().folder / "classes.jsa").touch()
     found = archive.archived_start()
-    assert found is not None and found.jars == archive.folder() / "jars"
+    assert found is not None and found.jars == archive.class_archive().folder / "jars"
 
 
 def test_an_import_is_noticed_once(tmp_path: Path, monkeypatch) -> None:

@@ -14,37 +14,28 @@ consists of
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pyspark
-
-from firesteel.common.process.java import java_home
-from firesteel.common.process.lock_file import LockFile
+from firesteel.common.process.class_archive import (
+    QUIET,
+    ClassArchive,
+    recording_options,
+    spark_home,
+)
 from taskexecutor.executor.columnar.jvm.code import sources
-from taskexecutor.executor.columnar.jvm.launch import class_path, jvm_options, spark_home
+from taskexecutor.executor.columnar.jvm.launch import class_path, jvm_options
 
 COMMAND = "python -m taskexecutor.executor.columnar.jvm.archive"
 _RECORDER = "taskexecutor.executor.columnar.warm_up"
 _WARM_UP = Path(__file__).parents[1] / "warm_up.py"
-_UNUSED_S = 30 * 86_400  # since the last read, as recorded by the file system
-_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-# Otherwise the JVM relocates the archive to a random address, which dirties nearly all of its
-# pages, so that none would be shared.
-_IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
-_ARCHIVE = "classes.jsa"
 _OWN_FORMAT = "3"  # format of the Firesteel jar, apart from its Java classes
 
 # Maps jars to the members that their copies omit. Classes of signed jars are verified at every
@@ -67,82 +58,59 @@ class ArchivedStart:
     jars: Path | None = None  # the folder of the copies
 
 
-def folder() -> Path:
-    """Returns the folder for this Java, PySpark and warm-up, whether or not it exists."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    release = Path(java_home()) / "release"
-    facts = [
-        release.read_text(errors="replace") if release.exists() else "",
-        str(java_home()),
-        pyspark.__version__,
-        str(spark_home()),
-        str((spark_home() / "jars").stat().st_mtime_ns),
-        " ".join(jvm_options(cores=1, heap_bytes=0)),
-        class_path(),
-        str(_LEFT_OUT),
-        _OWN_FORMAT,
-        _WARM_UP.read_text(),  # decides which classes are loaded while recording
-        *sources().values(),
-    ]
-    key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-    return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"
+def class_archive() -> ClassArchive:
+    """Returns the archive for this Java, PySpark and warm-up, whether or not it exists."""
+    return ClassArchive.of_spark(
+        "spark",
+        [
+            " ".join(jvm_options(cores=1, heap_bytes=0)),
+            class_path(),
+            str(_LEFT_OUT),
+            _OWN_FORMAT,
+            _WARM_UP.read_text(),  # decides which classes are loaded while recording
+            *sources().values(),
+        ],
+    )
 
 
 def archived_start() -> ArchivedStart | None:
     """Returns None if no archive has been prepared."""
     try:
-        path = folder() / _ARCHIVE
-        if not path.exists():
+        archive = class_archive()
+        if not archive.exists:
             return None
     except (OSError, RuntimeError):  # no home directory
         return None
-    return ArchivedStart(
-        (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", *_IN_PLACE, *_QUIET), path.parent / "jars"
-    )
+    return ArchivedStart(archive.options(), archive.folder / "jars")
 
 
 def recording_start(archive: Path, jars: Path) -> ArchivedStart:
     """Returns options with which the JVM writes `archive` when it exits."""
-    return ArchivedStart((f"-XX:ArchiveClassesAtExit={archive}", *_QUIET), jars)
+    return ArchivedStart(recording_options(archive), jars)
 
 
 def listing_start(classes: Path, jars: Path) -> ArchivedStart:
     """Returns options with which the JVM writes the names of all classes that it loads to
     `classes`.
     """
-    return ArchivedStart((*_QUIET, f"-Xlog:class+load:file={classes}"), jars)
+    return ArchivedStart((*QUIET, f"-Xlog:class+load:file={classes}"), jars)
 
 
-def build(place: Path | None = None) -> bool:
+def build(archive: ClassArchive) -> bool:
     """Prepares everything, with one warm-up in a separate process. Returns False if another process
     is preparing it.
 
     Raises OSError if the folder cannot be written, CalledProcessError if Spark does not start.
     """
-    place = place or folder()
-    place.mkdir(parents=True, exist_ok=True)
-    lock = LockFile(place / "lock")
-    try:
-        lock.acquire()
-    except BlockingIOError:
-        return False
-    try:
-        if (place / _ARCHIVE).exists():
-            return True
-        copy_jars(spark_home() / "jars", place / "jars")
-        with tempfile.TemporaryDirectory(dir=place, prefix="recording-") as scratch:
-            recorded = Path(scratch) / _ARCHIVE
-            subprocess.run(
-                [sys.executable, "-m", _RECORDER, str(recorded), str(place / "jars")],
-                check=True,
-                timeout=600,
-            )
-            recorded.chmod(0o644)
-            recorded.replace(place / _ARCHIVE)
-    finally:
-        lock.release()
-    _remove_unused(place.parent)
-    return True
+    jars = archive.folder / "jars"
+
+    def recorder(path: Path) -> None:
+        copy_jars(spark_home() / "jars", jars)
+        subprocess.run(
+            [sys.executable, "-m", _RECORDER, str(path), str(jars)], check=True, timeout=600
+        )
+
+    return archive.record(recorder)
 
 
 def copy_jars(jars: Path, copies: Path) -> None:
@@ -190,20 +158,10 @@ def _only_settings(content: bytes) -> bytes:
     return ElementTree.tostring(root)
 
 
-def _remove_unused(places: Path) -> None:
-    """Removes folders that no start has used for a long time: old versions, deleted
-    environments.
-    """
-    for place in places.glob("spark-*"):
-        with contextlib.suppress(OSError):
-            used = (place / _ARCHIVE).stat()
-            if time.time() - max(used.st_atime, used.st_mtime) > _UNUSED_S:
-                shutil.rmtree(place)
-
-
 def main() -> int:
-    place = folder()
-    if (place / _ARCHIVE).exists():
+    archive = class_archive()
+    place = archive.folder
+    if archive.exists:
         print(f"Spark's classes are archived in {place}")
         return 0
     print(
@@ -211,7 +169,7 @@ def main() -> int:
         flush=True,
     )
     try:
-        finished = build(place)
+        finished = build(archive)
     except (OSError, subprocess.SubprocessError) as error:
         print(
             f"Spark's classes could not be archived; slots will start more slowly: {error}",

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyspark
 import structlog
 
+from firesteel.common.process.class_archive import spark_home
 from firesteel.common.process.java import java_home
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
@@ -148,10 +148,6 @@ class Jvm:
                 )
             self.process.kill()
             self.process.wait()
-
-
-def spark_home() -> Path:
-    return Path(pyspark.__file__).parent
 
 
 def class_path(extra: str = "", copies: Path | None = None, *, local: bool = True) -> str:
