@@ -16,7 +16,8 @@ ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
 ARCHIVED := taskexecutor/executor/columnar/warm_up.py $(addprefix taskexecutor/executor/columnar/jvm/,archive.py code.py) \
-	$(wildcard taskexecutor/executor/columnar/jvm/java/org/apache/spark/unsafe/*.java)
+	$(wildcard taskexecutor/executor/columnar/jvm/java/org/apache/spark/unsafe/*.java) \
+	$(addprefix firesteel/spark_connect/,archive.py java_options.py recording.py)
 KAFKA := $(addprefix tests/kafka/,pom.xml jars.sha256 distribution.py)
 $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED) $(KAFKA)
 	@PYTHON="$(PYTHON)" scripts/setup.sh

@@ -12,10 +12,12 @@ from dispatcher.job_store import job_store_facts
 from dispatcher.rest.process import RestProcess, listen
 from dispatcher.service import Dispatcher, job_store_url
 from dispatcher.shared_storage import SharedStorage
+from dispatcher.spark_connect import SparkConnectProcess
 from firesteel.common.config import options
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import LeaderElection, Office
 from firesteel.common.metrics import parse_ports
+from firesteel.common.security.listening import is_loopback_host
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import ForkedProcesses
@@ -60,9 +62,11 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     if rest is not None:
         tls = process.security is not None and process.security.tls
         dispatcher.rest_url = f"http{'s' * tls}://{rest.address}/"
+    spark_connect = _serve_spark_connect(process, dispatcher)
     process.announce_ready(
         address=dispatcher.address,
         rest_address=rest.address if rest else "",
+        spark_connect_url=dispatcher.spark_connect_url,
         metrics_address=process.serve_metrics(scope="jobmanager", labels={"host": host_label}),
     )
     try:
@@ -70,6 +74,8 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     finally:
         if rest is not None:
             await rest.stop()
+        if spark_connect is not None:
+            await spark_connect.stop()
     log.info("the Dispatcher has stopped")
 
 
@@ -89,6 +95,31 @@ def _serve_rest(process: ServiceProcess, dispatcher: str) -> RestProcess | None:
         listener,
         ["--host", process.host, "--dir", directory, *to, *conf.to_arguments()],
         log_path and log_path.with_name(log_path.name.replace("dispatcher", "rest")),
+    )
+
+
+def _serve_spark_connect(
+    process: ServiceProcess, dispatcher: Dispatcher
+) -> SparkConnectProcess | None:
+    """Serves Spark Connect at the configured port. None if it is taken, or none is configured."""
+    conf, log_path = process.conf, process.log_path
+    if not (port := conf.get(options.SPARK_CONNECT_PORT)):
+        return None
+    listener = listen(process.host, [port])
+    if listener is None:
+        log.warning("no Spark Connect: its port is taken", port=port)
+        return None
+    listener.close()  # the server binds it
+    # PySpark sends a token without TLS to the host of this name only.
+    shown = "localhost" if is_loopback_host(process.host) else process.host
+    tls = process.security is not None and process.security.tls
+    dispatcher.spark_connect_url = (
+        f"sc://{f'[{shown}]' if ':' in shown else shown}:{port}/{';use_ssl=true' * tls}"
+    )
+    to = () if elected(conf) else ("--dispatcher", dispatcher.address)
+    return SparkConnectProcess(
+        ["--host", process.host, *to, *conf.to_arguments()],
+        log_path and log_path.with_name(log_path.name.replace("dispatcher", "spark-connect")),
     )
 
 

@@ -90,6 +90,7 @@ class Dispatcher:
         self._election = election or FixedElection()
         self._stopping = asyncio.Event()
         self.shell: Shell | None = None  # while it leads
+        self.spark_connect_url = ""  # as clients of Spark Connect write it; empty: not served
         self.rest_url = ""  # where the REST API next to it is served; empty: nowhere
         self._gate = Gate(
             DispatcherServicer, self._election, peers=JOB_MASTERS_METHODS, refusals=refusals
@@ -178,7 +179,12 @@ class Dispatcher:
         )
         await self.shell.prepare()
         await self._open_access(store)
-        servicer = DispatcherServicer(self.shell, lambda: self.rest_url, self._leaders.standbys)
+        servicer = DispatcherServicer(
+            self.shell,
+            lambda: self.rest_url,
+            lambda: self.spark_connect_url,
+            self._leaders.standbys,
+        )
         self._gate.open(servicer, store.epoch)
         log.info(
             "the Dispatcher leads",

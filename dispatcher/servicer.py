@@ -73,10 +73,12 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self,
         shell: Shell,
         rest_url: Callable[[], str],
+        spark_connect_url: Callable[[], str],
         standbys: Callable[[Office], Awaitable[tuple[str, ...]]],
     ) -> None:
         self._shell = shell
         self._rest_url = rest_url
+        self._spark_connect_url = spark_connect_url
         self._standbys = standbys
         self._connections = itertools.count(1)
 
@@ -420,6 +422,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             jobs_canceled=core.count(JobStatus.CANCELED),
             jobs_failed=core.count(JobStatus.FAILED),
             rest_url=self._rest_url(),
+            spark_connect_url=self._spark_connect_url(),
         )
         overview.MergeFrom(await self._resources())
         overview.masters.extend(await self._masters(overview.resource_manager_epoch))

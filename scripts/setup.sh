@@ -104,6 +104,7 @@ generate_stubs
 find_java
 find_chromium
 install_kafka
-# Everything works without it, only slots start more slowly.
+# Everything works without them, only slots and PySpark programs start more slowly.
 $python -m taskexecutor.executor.columnar.jvm.archive || true
+$python -m firesteel.spark_connect.archive || true
 touch $venv/.ready

@@ -103,11 +103,18 @@ class Client:
     """
 
     def __init__(
-        self, address: str, *, conf: Configuration | None = None, own_cluster: bool = False
+        self,
+        address: str,
+        *,
+        conf: Configuration | None = None,
+        own_cluster: bool = False,
+        token: Callable[[], str] | None = None,
     ) -> None:
-        """`own_cluster`: this process has started the cluster, and is its administrator."""
+        """`own_cluster`: this process has started the cluster, and is its administrator. `token`
+        returns the token of the user on whose behalf this process calls.
+        """
         self._conf = conf or Configuration.load()
-        self._connection = Connection(address, self._conf, own_cluster=own_cluster)
+        self._connection = Connection(address, self._conf, own_cluster=own_cluster, token=token)
         self.address = self._connection.address
 
     # ---- jobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -40,10 +41,17 @@ class Connection:
 
     `address` is HOST:PORT, or zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID with the ensemble
     that elects the leader, and the location in it, or kubernetes://NAMESPACE/CLUSTER-ID.
-    `own_cluster`: this process has started the cluster.
+    `own_cluster`: this process has started the cluster. `token`: see ClientSecurity.
     """
 
-    def __init__(self, address: str, conf: Configuration, *, own_cluster: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        conf: Configuration,
+        *,
+        own_cluster: bool = False,
+        token: Callable[[], str] | None = None,
+    ) -> None:
         self.address = address if is_elected(address) else checked_address(address)
         self.security: ClientSecurity | None = None
         self._leader: Leader | None = None
@@ -63,7 +71,7 @@ class Connection:
                     self._forwards = PortForwards(address, conf)
                     conf = self._forwards.secured(conf)
             if conf.get(options.SECURITY_ENABLED):
-                self.security = ClientSecurity(conf, own_cluster=own_cluster)
+                self.security = ClientSecurity(conf, own_cluster=own_cluster, token=token)
             if self._finder is not None:
                 self.follow()
             else:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -135,6 +136,7 @@ class ExecutionContext:
     mode: Mode
     conf: Configuration = field(default_factory=Configuration.load)
     address: str = ""  # remote: the Dispatcher's
+    token: Callable[[], str] | None = None  # of the user; None: the one of this process
     job_id: str = ""  # of the first job; empty: a random one
     one_job: bool = False  # the cluster runs one job only
     # Take precedence over the job's configuration.
@@ -208,7 +210,7 @@ class ExecutionContext:
         if not self._client:
             from firesteel.client.client import Client
 
-            self._client.append(Client(self.address, conf=self.conf))
+            self._client.append(Client(self.address, conf=self.conf, token=self.token))
         return self._client[0]
 
     def output_of(self, job_id: str) -> JobOutput | None:
@@ -289,8 +291,22 @@ _current: ExecutionContext | None = None
 _own: ExecutionContext | None = None
 
 
+# Takes precedence, in the threads of a process that runs queries of several users.
+_of_this_call: ContextVar[ExecutionContext | None] = ContextVar("execution_context", default=None)
+
+
 def current() -> ExecutionContext | None:
-    return _current
+    return _of_this_call.get() or _current
+
+
+@contextmanager
+def within(context: ExecutionContext) -> Iterator[None]:
+    """Makes the context the current one of this thread; leaves it open."""
+    token = _of_this_call.set(context)
+    try:
+        yield
+    finally:
+        _of_this_call.reset(token)
 
 
 @contextmanager

@@ -303,6 +303,7 @@ class ClusterOverview:
     jobs_canceled: int
     jobs_failed: int
     rest_url: str = ""  # of the dashboard and the REST API; empty: there are none
+    spark_connect_url: str = ""  # sc://HOST:PORT/; empty: it is not served
     task_executors: tuple[TaskExecutorOverview, ...] = field(default=())
     masters: tuple[MasterOverview, ...] = ()  # of JobMasters, the newest ones
     resource_manager_epoch: int = 0  # 0: it does not answer

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TextIO
 
@@ -19,11 +20,8 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import announce_ready, exit_reason, log_tail, watch_lifeline
 from firesteel.errors import FiresteelError
 from firesteel.plan.local_modules import imports_of_file, local_module
-from firesteel.spark_connect.front import Front
-from firesteel.spark_connect.pipelines import AnsweredCommands, Pipelines
-from firesteel.spark_connect.queries import StreamingQueries
+from firesteel.spark_connect.archive import archive_options
 from firesteel.spark_connect.spark import Spark
-from firesteel.spark_connect.starter import JobStarter
 
 JVM_ENDS_S = 2.0  # after its connection is lost
 _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.app.name": "Firesteel"}
@@ -37,33 +35,56 @@ def main(folder: Path) -> None:
     err = _own_output(folder / LOG)
     log = logs.configure("front")
     _prepare(request)
-    spark = Spark({**_SETTINGS, **request.settings}, folder)
-    try:
-        with active(_context(request, err)) as context:
-            if context.embedded_cluster is not None and request.streams:
-                context.embedded_cluster.begin()
-            spark.start()
-            starter = JobStarter(spark, context, _modules(request))
-            queries = StreamingQueries(starter)
-            pipelines = Pipelines(spark, starter, context)
-            front = Front(
-                request.token,
-                spark.address,
-                spark.token,
-                AnsweredCommands(queries, pipelines),
-                why_lost=lambda: _why_lost(spark, folder / LOG),
-            )
-            front.start()
-            announce_ready(port=front.port)
-            log.info("the front serves", port=front.port)
-            terminated.wait()
-            pipelines.close()
-            queries.close(lambda text: print(text, file=err, flush=True))
-            front.stop()
-    except FiresteelError as error:
-        log.exception("the front ends")
-        announce_ready(error=str(error))
+    import pyspark.sql  # noqa: F401, before two threads import its parts
+
+    spark = Spark({**_SETTINGS, **request.settings}, folder, archive_options())
+    with ThreadPoolExecutor(1, "spark") as background:
+        started = background.submit(spark.start)
+        try:
+            with active(_context(request, err)) as context:
+                if context.embedded_cluster is not None and request.streams:
+                    context.embedded_cluster.begin()
+                _serve(request, context, spark, started, folder, terminated, err)
+        except FiresteelError as error:
+            log.exception("the front ends")
+            announce_ready(error=str(error))
     spark.stop()
+
+
+def _serve(
+    request: FrontRequest,
+    context: ExecutionContext,
+    spark: Spark,
+    started: Future[None],
+    folder: Path,
+    terminated: threading.Event,
+    err: TextIO,
+) -> None:
+    """Serves until `terminated`. Raises FiresteelError if Spark has not `started`."""
+    # These modules take seconds to import, in which the JVM starts.
+    from firesteel.spark_connect.admission import OneToken
+    from firesteel.spark_connect.front import Front, SparkServer
+    from firesteel.spark_connect.pipelines import AnsweredCommands, Pipelines
+    from firesteel.spark_connect.queries import StreamingQueries
+    from firesteel.spark_connect.starter import JobStarter
+
+    started.result()
+    starter = JobStarter(spark, lambda session: context, _modules(request))
+    queries = StreamingQueries(starter)
+    pipelines = Pipelines(spark, starter, lambda session: context)
+    front = Front(
+        OneToken(request.token),
+        lambda: SparkServer(spark.address, spark.token),
+        AnsweredCommands(queries, pipelines),
+        why_lost=lambda: _why_lost(spark, folder / LOG),
+    )
+    front.start()
+    announce_ready(port=front.port)
+    logs.get_logger(__name__).info("the front serves", port=front.port)
+    terminated.wait()
+    pipelines.close()
+    queries.close(lambda text: print(text, file=err, flush=True))
+    front.stop()
 
 
 def _why_lost(spark: Spark, log: Path) -> str:

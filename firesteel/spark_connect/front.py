@@ -7,16 +7,21 @@ the front needs no knowledge of most of the protocol.
 
 from __future__ import annotations
 
-import hmac
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 from grpc_status import rpc_status
 from pyspark.sql.connect import proto
 
 from firesteel.common.logs import get_logger
+from firesteel.common.security.credentials import BEARER
+from firesteel.errors import FiresteelError
+from firesteel.spark_connect.admission import Admission, NotAdmitted, NotAllowed
 from firesteel.spark_connect.failures import Reports
 from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.operations import (
@@ -55,33 +60,52 @@ class Commands(Protocol):
         """Called when a session ends."""
 
 
-class Front:
-    """Serves on a port of 127.0.0.1 from `start` to `stop`.
+class SparkServer(NamedTuple):
+    """A Spark Connect server."""
 
-    `token` is what programs present; `server` is the host and port of the Spark Connect server,
-    and `server_token` its own token. `why_lost` says why the server is gone, or returns "" if it is
-    not: clients repeat calls to a server that may come back.
+    address: str  # host and port
+    token: str
+
+
+class Front:
+    """Serves on `host` and `port`, 0 for any free one, from `start` to `stop`; with TLS if there
+    are `credentials`.
+
+    `server` returns Spark's server, and may wait for its start. `why_lost` says why the server is
+    gone, or returns "" if it is not: clients repeat calls to a server that may come back. Raises
+    FiresteelError if the port is taken.
     """
 
     def __init__(
         self,
-        token: str,
-        server: str,
-        server_token: str,
+        admission: Admission,
+        server: Callable[[], SparkServer],
         commands: Commands,
         why_lost: Callable[[], str] = lambda: "",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self._token = token
-        self._server_token = server_token
+        self._admission = admission
+        self._server = server
         self._commands = commands
         self._why_lost = why_lost
         self._operations = Operations()
         self._reports = Reports()
-        self._channel = grpc.insecure_channel(server, options=_UNLIMITED)
+        self._connecting = threading.Lock()
+        self._connection: tuple[grpc.Channel, str] | None = None  # and the server's token
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="front")
         self._grpc = grpc.server(self._pool, options=_OPTIONS)
         self._grpc.add_generic_rpc_handlers((_Calls(self),))
-        self.port = self._grpc.add_insecure_port("127.0.0.1:0")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if credentials is None:
+                self.port = self._grpc.add_insecure_port(address)
+            else:
+                self.port = self._grpc.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise FiresteelError(f"Spark Connect cannot listen on {address}: {error}") from None
 
     def start(self) -> None:
         self._grpc.start()
@@ -89,7 +113,8 @@ class Front:
     def stop(self) -> None:
         """Ends all calls."""
         self._grpc.stop(grace=0.2).wait()
-        self._channel.close()
+        if self._connection is not None:
+            self._connection[0].close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # -- calls
@@ -114,60 +139,73 @@ class Front:
             )
             behavior = own.get(method.name) or self._passing(path, kind)
             make = getattr(grpc, f"{kind}_rpc_method_handler")
-            handlers[path] = make(self._checked(behavior, method.server_streaming))
+            handlers[path] = make(self._checked(behavior, method))
         return handlers
 
-    def _checked(self, behavior: Callable[..., Any], streams: bool) -> Callable[..., Any]:
-        """Refuses callers without the token, and reports errors as Spark does."""
+    def _checked(self, behavior: Callable[..., Any], method: Any) -> Callable[..., Any]:
+        """Refuses callers who are not admitted, and reports errors as Spark does."""
+        message = GetMessageClass(method.input_type)
+
+        def session_of(request: bytes) -> Callable[[], SessionKey]:
+            return lambda: SessionKey.of(message.FromString(request))
+
+        def admitted(request: Any, context: grpc.ServicerContext) -> Any:
+            """Returns what surrounds the call, and its request."""
+            first = request
+            if method.client_streaming:
+                first = next(request, b"")
+                request = itertools.chain([first], request)
+            header = dict(context.invocation_metadata()).get("authorization", "")
+            return self._admission.admit(str(header), session_of(first)), request
 
         def unary(request: Any, context: grpc.ServicerContext) -> Any:
-            self._check(context)
             with _Reported(context, self._reports, self._why_lost):
-                return behavior(request, context)
+                use, request = admitted(request, context)
+                with use:
+                    return behavior(request, context)
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            self._check(context)
             with _Reported(context, self._reports, self._why_lost):
-                yield from behavior(request, context)
+                use, request = admitted(request, context)
+                with use:
+                    yield from behavior(request, context)
 
-        return stream if streams else unary
+        return stream if method.server_streaming else unary
 
-    def _check(self, context: grpc.ServicerContext) -> None:
-        presented = dict(context.invocation_metadata()).get("authorization", "")
-        if not hmac.compare_digest(str(presented), f"Bearer {self._token}"):
-            context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                "Invalid authentication token: connect with the address that SPARK_REMOTE has in"
-                " programs of `firesteel run`",
-            )
+    def _connected(self) -> tuple[grpc.Channel, str]:
+        """Returns the channel to Spark's server, and the token of its calls."""
+        with self._connecting:
+            if self._connection is None:
+                server = self._server()
+                channel = grpc.insecure_channel(server.address, options=_UNLIMITED)
+                self._connection = channel, server.token
+            return self._connection
 
     def _passing(self, path: str, kind: str) -> Callable[[Any, grpc.ServicerContext], Any]:
         """Returns a handler that passes a call to Spark's server."""
-        call = getattr(self._channel, kind)(path)
+
+        def call_of(context: grpc.ServicerContext) -> tuple[Any, list[tuple[str, str | bytes]]]:
+            channel, token = self._connected()
+            metadata = [*_passed_on(context), ("authorization", f"{BEARER}{token}")]
+            return getattr(channel, kind)(path), metadata
 
         def unary(request: Any, context: grpc.ServicerContext) -> Any:
+            call, metadata = call_of(context)
             response, passed = call.with_call(
-                request, metadata=self._metadata(context), timeout=_timeout_s(context)
+                request, metadata=metadata, timeout=_timeout_s(context)
             )
             context.set_trailing_metadata(passed.trailing_metadata() or ())
             return response
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            responses = call(request, metadata=self._metadata(context), timeout=_timeout_s(context))
+            call, metadata = call_of(context)
+            responses = call(request, metadata=metadata, timeout=_timeout_s(context))
             if not context.add_callback(responses.cancel):  # the caller has gone
                 responses.cancel()
             yield from responses
             context.set_trailing_metadata(responses.trailing_metadata() or ())
 
         return stream if kind.endswith("_stream") else unary
-
-    def _metadata(self, context: grpc.ServicerContext) -> list[tuple[str, str | bytes]]:
-        given = [
-            (key, value)
-            for key, value in context.invocation_metadata()
-            if key not in _HOP and not key.startswith(("grpc-", ":"))
-        ]
-        return [*given, ("authorization", f"Bearer {self._server_token}")]
 
     # -- calls that the front answers, or observes
 
@@ -297,6 +335,10 @@ class _Reported:
                 self._context.abort(grpc.StatusCode.INTERNAL, lost)
             self._context.set_trailing_metadata(error.trailing_metadata() or ())
             self._context.abort(error.code(), error.details() or "")
+        if isinstance(error, NotAdmitted):
+            self._context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        if isinstance(error, NotAllowed):
+            self._context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         if isinstance(error, UnknownResponse):
             self._context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -304,6 +346,15 @@ class _Reported:
             )
         if isinstance(error, Exception) and self._context.is_active():
             self._context.abort_with_status(rpc_status.to_status(self._reports.status_of(error)))
+
+
+def _passed_on(context: grpc.ServicerContext) -> list[tuple[str, str | bytes]]:
+    """Returns the metadata of a call, without those of its connection."""
+    return [
+        (key, value)
+        for key, value in context.invocation_metadata()
+        if key not in _HOP and not key.startswith(("grpc-", ":"))
+    ]
 
 
 def _timeout_s(context: grpc.ServicerContext) -> float | None:

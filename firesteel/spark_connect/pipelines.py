@@ -30,12 +30,19 @@ log = get_logger(__name__)
 
 
 class Pipelines:
-    """Answers the command that starts a run of a pipeline."""
+    """Answers the command that starts a run of a pipeline. `context_of` returns how the jobs of a
+    session run.
+    """
 
-    def __init__(self, spark: Spark, starter: JobStarter, context: ExecutionContext) -> None:
+    def __init__(
+        self,
+        spark: Spark,
+        starter: JobStarter,
+        context_of: Callable[[SessionKey], ExecutionContext],
+    ) -> None:
         self._spark = spark
         self._starter = starter
-        self._context = context
+        self._context_of = context_of
         self._lock = threading.Lock()
         self._running: set[_Executions] = set()
 
@@ -92,7 +99,7 @@ class Pipelines:
                 FlowNode(name=flow.name, streaming=flow.streaming, upstream=flow.upstream)
                 for flow in flows.values()
             ],
-            {True: self._jobs_at_a_time(), False: BATCH_FLOWS},
+            {True: self._jobs_at_a_time(session), False: BATCH_FLOWS},
         )
         executions = _Executions(run, self._starter, operation)
         operation.on_cancel(executions.cancel)
@@ -127,10 +134,11 @@ class Pipelines:
                 for skipped in order.failed(name):
                     run.skipped(flows[skipped])
 
-    def _jobs_at_a_time(self) -> int:
+    def _jobs_at_a_time(self, session: SessionKey) -> int:
         """Returns how many streaming flows the slots of the cluster suffice for."""
-        parallelism = self._context.conf.get(options.PARALLELISM)
-        overview = self._context.client().cluster_overview()
+        context = self._context_of(session)
+        parallelism = context.conf.get(options.PARALLELISM)
+        overview = context.client().cluster_overview()
         return max(1, overview.slots_total // max(1, parallelism))
 
 

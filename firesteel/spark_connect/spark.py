@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
+from firesteel.spark_connect.java_options import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+_USERS = (_JAVA_OPTIONS, "spark.driver.extraJavaOptions")
 _PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 # With these, PySpark would create sessions of Spark Connect in this process.
 _REMOTE_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_CONNECT_MODE")
@@ -34,20 +38,35 @@ class Spark:
     """A classic SparkSession with a Spark Connect server in its JVM. One per process.
 
     `settings` are Spark's; those that the server needs take precedence. The JVM keeps its files
-    below `folder`, which the caller removes: a JVM that is killed leaves them.
+    below `folder`, which the caller removes: a JVM that is killed leaves them. `archive_options`
+    are the JVM's for its class archive.
     """
 
-    def __init__(self, settings: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        folder: Path,
+        archive_options: Sequence[str] = (),
+    ) -> None:
         self.token = secrets.token_urlsafe(24)
         self._settings = {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={folder}",
             "spark.local.dir": str(folder),
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.master": f"local[{os.cpu_count() or 1}]",
             **settings,
+            _JAVA_OPTIONS: shlex.join(
+                java_options(
+                    folder,
+                    os.cpu_count() or 1,
+                    archive_options,
+                    [word for key in _USERS for word in shlex.split(settings.get(key, ""))],
+                )
+            )
+            + f" {settings.get(_JAVA_OPTIONS, '')}",
+            "spark.connect.session.manager.defaultSessionTimeout": "-1",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",
             "spark.connect.authenticate.token": self.token,
@@ -83,8 +102,10 @@ class Spark:
             gateway.proc.stdin.close()  # which ends the JVM
             gateway.proc.wait()
 
-    def exit_code(self, timeout_s: float) -> int | None:
-        """Waits for the end of the JVM, for at most this time; None if it still runs."""
+    def exit_code(self, timeout_s: float | None = None) -> int | None:
+        """Waits for the end of the JVM, for at most this time; None if it still runs, or was
+        stopped.
+        """
         if self._session is None:
             return None
         try:
@@ -120,6 +141,13 @@ class Spark:
             if key not in self._prepared:
                 self._classic(user_id, session_id).dataSource.register(KafkaTable)
                 self._prepared.add(key)
+
+    def close_session(self, user_id: str, session_id: str) -> None:
+        """Ends a session of the server, if it exists."""
+        key = self.jvm.org.apache.spark.sql.connect.service.SessionKey(user_id, session_id)
+        self._service.sessionManager().closeSession(key, False)
+        with self._preparing:
+            self._prepared.discard((user_id, session_id))
 
     def settings(self, user_id: str, session_id: str) -> dict[str, str]:
         """Returns the settings of Spark SQL that a session has, and may change."""

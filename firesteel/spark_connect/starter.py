@@ -9,8 +9,9 @@ from typing import Any
 
 from pyspark.sql.connect import proto
 
+from firesteel.client.client import Client
 from firesteel.client.execution import JobClient
-from firesteel.client.execution_context import ExecutionContext
+from firesteel.client.execution_context import ExecutionContext, within
 from firesteel.common.config import options
 from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
@@ -42,19 +43,19 @@ _RESTARTS = {
 
 
 class JobStarter:
-    """Starts queries as jobs on the cluster of the program. `modules` are the local modules that
-    its functions may refer to.
+    """Starts queries as jobs. `context_of` returns how those of a session run; `modules` are the
+    local modules that their functions may refer to.
     """
 
     def __init__(
         self,
         spark: Spark,
-        context: ExecutionContext,
+        context_of: Callable[[SessionKey], ExecutionContext],
         modules: frozenset[str] = frozenset(),
     ) -> None:
         self._modules = modules
         self._spark = spark
-        self._context = context
+        self._context_of = context_of
         # By session and name: the tables of memory sinks, also of queries that have ended.
         self._tables: defaultdict[SessionKey, dict[str, MemoryTable]] = defaultdict(dict)
         self._showing = threading.Lock()
@@ -81,11 +82,12 @@ class JobStarter:
         """
         trigger = trigger_of(request)
         sink = sink_of(request, trigger)
+        context = self._context_of(session)
         settings = {
             **self._spark.settings(session.user_id, session.session_id),
             **(settings or {}),
         }
-        client = self._context.client()
+        client = context.client()
         location = open_location(
             request,
             required=sink.needs_location,
@@ -93,7 +95,10 @@ class JobStarter:
             settings=settings,
         )
         try:
-            return self._started(session, request, analyzed, trigger, sink, location, settings)
+            with within(context):
+                return self._started(
+                    session, request, analyzed, context, trigger, sink, location, settings
+                )
         except BaseException:
             location.close()
             raise
@@ -103,6 +108,7 @@ class JobStarter:
         session: SessionKey,
         request: proto.WriteStreamOperationStart,
         analyzed: Callable[[], Any],
+        context: ExecutionContext,
         trigger: Trigger,
         sink: QuerySink,
         location: Location,
@@ -117,7 +123,7 @@ class JobStarter:
             output_mode=sink.output_mode,
             batches=sink.batches,
             configuration={
-                **({} if self._context.conf.is_set(options.RESTART_STRATEGY) else _RESTARTS),
+                **({} if context.conf.is_set(options.RESTART_STRATEGY) else _RESTARTS),
                 **settings,
                 **location.configuration(),
             },
@@ -128,8 +134,8 @@ class JobStarter:
         added = sink.add_to(planned, location.completed)
         name = request.query_name or f"query {location.query_id}"
         job = planned.environment.execute_async(name)
-        embedded = self._context.embedded_cluster is not None
-        client = self._context.client()
+        embedded = context.embedded_cluster is not None
+        client = context.client()
         location.started(RunningQuery(job.job_id, name, "" if embedded else client.address))
 
         def stop() -> None:
@@ -157,7 +163,7 @@ class JobStarter:
         if trigger.ends:
             threading.Thread(
                 target=self._stop_when_read,
-                args=(job.job_id, location.savepoints),
+                args=(client, job.job_id, location.savepoints),
                 name=f"available-now-{job.job_id}",
                 daemon=True,
             ).start()
@@ -206,9 +212,9 @@ class JobStarter:
         """Called when a session ends, after its queries."""
         self._tables.pop(session, None)
 
-    def _stop_when_read(self, job_id: str, savepoints: str) -> None:
+    def _stop_when_read(self, client: Client, job_id: str, savepoints: str) -> None:
         try:
-            stop_when_read(self._context.client(), job_id, savepoints)
+            stop_when_read(client, job_id, savepoints)
         except FiresteelError:
             log.exception("a query that should end was not stopped", job_id=job_id)
 

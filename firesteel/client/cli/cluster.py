@@ -136,6 +136,8 @@ def start(
         )
         if state.rest_address:
             started += f"\nDashboard: http{'s' * uses_tls(conf)}://{state.rest_address}/"
+        if state.spark_connect_url:
+            started += f"\nSpark Connect: {state.spark_connect_url}"
         click.echo(started)
         if wait:
             with Client(state.dispatcher_address, conf=conf) as client:

@@ -53,6 +53,7 @@ class ClusterState:
     version: str
     masters: tuple[MasterProcess, ...] = ()
     rest_address: str = ""  # of the first Dispatcher; empty: it serves no REST API
+    spark_connect_url: str = ""  # of the first Dispatcher; empty: it does not serve Spark Connect
     own_ensemble: bool = False  # the supervisor has also started the ZooKeeper servers
 
 

@@ -149,6 +149,7 @@ class Supervisor:
                 for name, master in self._masters.items()
             ),
             rest_address=self._rest_address("dispatcher"),
+            spark_connect_url=self._children["dispatcher"].ready.get("spark_connect_url", ""),
             own_ensemble=bool(self._ensemble_ports),
             task_executors=self._task_executors,
             slots_per_task_executor=self._conf.get(options.TASK_SLOTS),

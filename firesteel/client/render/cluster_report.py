@@ -75,6 +75,8 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
         f"Running since {clock(state.started_ms)}, version {overview.version},"
         f" supervisor pid {state.supervisor_pid}, logs in {logs}"
     )
+    if overview.spark_connect_url:
+        yield Text(f"Spark Connect: {overview.spark_connect_url}")
     yield from overview_of(overview)
 
 

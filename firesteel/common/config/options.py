@@ -96,6 +96,21 @@ REST_PORT = _addresses.option(
     "8081-8181",
     "Port of the REST API, or a range of which the first free one is used; empty: no REST API.",
 )
+SPARK_CONNECT_PORT = _addresses.option(
+    "spark-connect.port",
+    "int",
+    0,
+    "Port at which a Dispatcher serves Spark Connect, for PySpark programs and notebooks; 0: none.",
+    minimum=0,
+    maximum=65535,
+)
+SPARK_CONNECT_SESSION_TIMEOUT = _addresses.option(
+    "spark-connect.session-timeout",
+    "duration",
+    3600.0,
+    "Time without calls after which a session of Spark Connect ends and its queries are stopped.",
+    minimum=1,
+)
 WEB_SUBMIT = _addresses.option(
     "web.submit.enable",
     "bool",

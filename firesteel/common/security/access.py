@@ -136,6 +136,9 @@ METHODS: Final[Mapping[str, Access]] = {
 _VERTEX = "/jobs/{job}/vertices/{vertex}"
 _SUBTASK = f"{_VERTEX}/subtasks/{{subtask}}"
 
+SPARK_CONNECT: Final = _people(Role.SUBMITTER)
+"""The roles that may use the cluster's server for Spark Connect: its clients run functions."""
+
 ROUTES: Final[Mapping[str, Access]] = {
     f"{verb} {path}": access
     for access, routes in (

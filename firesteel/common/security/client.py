@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,16 +35,26 @@ class ClientSecurity:
     token, and a certificate, from an administrator.
     """
 
-    def __init__(self, conf: Configuration, *, own_cluster: bool = False) -> None:
+    def __init__(
+        self,
+        conf: Configuration,
+        *,
+        own_cluster: bool = False,
+        token: Callable[[], str] | None = None,
+    ) -> None:
         """`own_cluster`: this process has started the cluster, and is its administrator, whatever
-        token its environment has for another one.
+        token its environment has for another one. `token` returns the token of the user
+        on whose behalf this process calls.
         """
+        self._given = token
         self._conf = conf
         self._own_cluster = own_cluster
         self._issued, self._issue_at_s = "", 0.0
 
     def token(self) -> str:
         """Returns the client's token. Raises FiresteelError if it cannot be read."""
+        if self._given is not None:
+            return self._given()
         folder = SecurityFolder(security_directory(self._conf))
         if folder.holder == MASTERS:  # this process runs beside the masters, as an administrator
             if time.monotonic() >= self._issue_at_s:

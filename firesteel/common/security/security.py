@@ -27,7 +27,7 @@ from firesteel.common.security.job_keys import JobKeys, past_epoch
 from firesteel.common.security.keys import Keys
 from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.listening import uses_tls
-from firesteel.common.security.roles import Role
+from firesteel.common.security.roles import Identity, Role
 from firesteel.common.security.tokens import TokenIssuer, TokenVerifier
 from firesteel.errors import FiresteelError
 
@@ -180,14 +180,16 @@ class Security:
                 self._certificate_stamp = stamp
             return current
 
-    def server_credentials(self) -> grpc.ServerCredentials | None:
-        """Returns the credentials of a server, whose certificate is renewed; None without TLS."""
+    def server_credentials(self, *, certified: bool = True) -> grpc.ServerCredentials | None:
+        """Returns the credentials of a server, whose certificate is renewed; None without TLS.
+        `certified`: its clients need certificates.
+        """
         if not self.tls:
             return None
         return grpc.dynamic_ssl_server_credentials(
             self._server_configuration(),
             self._server_configuration,
-            require_client_authentication=True,
+            require_client_authentication=certified,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
@@ -205,18 +207,24 @@ class Security:
         except OSError as error:  # a folder that is mounted read-only
             log.warning("metrics endpoints do not learn of revoked tokens", reason=str(error))
 
-    def http_refusal(self, authorization: str | None) -> str | None:
-        """Returns why a viewer's HTTP request is refused; None: it is not."""
+    def identify(self, authorization: str) -> Identity:
+        """Returns the caller that a header proves, for servers that learn of new keys and revoked
+        tokens from the folder. Raises FiresteelError.
+        """
         with self._lock:
             now_s = self._now_s()
             if now_s >= self._renew_at_s:
                 self._folder.renew()
                 self._renew_at_s = now_s + _LOOK_EVERY_S
             self.revoked |= self._folder.revoked()
+        return self._verifier.verify(authorization.removeprefix(BEARER))
+
+    def http_refusal(self, authorization: str | None) -> str | None:
+        """Returns why a viewer's HTTP request is refused; None: it is not."""
         if authorization is None:
             return "the request carries no token"
         try:
-            identity = self._verifier.verify(authorization.removeprefix(BEARER))
+            identity = self.identify(authorization)
         except FiresteelError as error:
             return str(error)
         if identity.role.includes(Role.VIEWER):

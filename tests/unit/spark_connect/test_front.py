@@ -19,7 +19,8 @@ from pyspark.sql.connect import proto
 from pyspark.sql.connect.proto import base_pb2_grpc
 
 from firesteel.errors import InvalidProgram
-from firesteel.spark_connect.front import Front
+from firesteel.spark_connect.admission import OneToken
+from firesteel.spark_connect.front import Front, SparkServer
 from firesteel.spark_connect.operations import Operation, SessionKey
 from tests.waiting import PATIENCE_S
 
@@ -97,7 +98,9 @@ def answers() -> Answers:
 
 @pytest.fixture
 def stub(server: Any, answers: Answers) -> Iterator[base_pb2_grpc.SparkConnectServiceStub]:
-    front = Front(TOKEN, f"127.0.0.1:{server.port}", SERVER_TOKEN, answers)
+    front = Front(
+        OneToken(TOKEN), lambda: SparkServer(f"127.0.0.1:{server.port}", SERVER_TOKEN), answers
+    )
     front.start()
     with grpc.insecure_channel(f"127.0.0.1:{front.port}") as channel:
         yield base_pb2_grpc.SparkConnectServiceStub(channel)
@@ -150,7 +153,12 @@ def test_an_error_passes_with_its_code_text_and_trailers(stub: Any, answers: Ans
 
 
 def test_a_lost_server_is_an_error_that_clients_do_not_retry(answers: Answers) -> None:
-    front = Front(TOKEN, "127.0.0.1:1", SERVER_TOKEN, answers, why_lost=lambda: "the JVM ended")
+    front = Front(
+        OneToken(TOKEN),
+        lambda: SparkServer("127.0.0.1:1", SERVER_TOKEN),
+        answers,
+        why_lost=lambda: "the JVM ended",
+    )
     front.start()
     with grpc.insecure_channel(f"127.0.0.1:{front.port}") as channel:
         stub = base_pb2_grpc.SparkConnectServiceStub(channel)

@@ -1,0 +1,59 @@
+"""Runs the server for Spark Connect next to a Dispatcher, in a separate process, which starts again
+if it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from firesteel.common.backoff import Backoff
+from firesteel.common.process import StartFailed, spawn
+
+log = structlog.get_logger(__name__)
+
+MODULE = "firesteel.spark_connect.serving"
+STEADY_S = 10.0  # the backoff of a process that lived this long is reset
+
+
+class SparkConnectProcess:
+    """Serves from its creation to `stop`."""
+
+    def __init__(self, arguments: Sequence[str], log_path: Path | None) -> None:
+        """`log_path`: None: it shares the output of this process."""
+        self._argv = [sys.executable, "-m", MODULE, *arguments]
+        self._log_path = log_path
+        self._running = asyncio.create_task(self._run(), name="spark-connect")
+
+    async def stop(self) -> None:
+        self._running.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._running
+
+    async def _run(self) -> None:
+        backoff = Backoff(0.5, 30.0)
+        while True:
+            started_s = time.monotonic()
+            try:
+                await self._serve()
+            except (StartFailed, OSError) as error:
+                log.error("the server for Spark Connect did not start", reason=str(error))
+            if time.monotonic() - started_s > STEADY_S:
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
+
+    async def _serve(self) -> None:
+        """Runs one process from its start to its end. Raises StartFailed or OSError."""
+        child = await spawn(self._argv, log_path=self._log_path)
+        log.info("the server for Spark Connect runs", pid=child.pid)
+        try:
+            code = await child.wait()
+            log.error("the server for Spark Connect has ended", exit_code=code)
+        finally:
+            await child.stop()
