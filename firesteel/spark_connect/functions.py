@@ -131,6 +131,16 @@ class OnBatches:
 
 
 @dataclass(frozen=True)
+class Renamed:
+    """Gives the columns of a batch their names in the program, which may repeat."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        return frame.toDF(*self.names)
+
+
+@dataclass(frozen=True)
 class ForeachBatchFunction:
     """The function of `foreachBatch`."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from firesteel.client.client import Client
 from firesteel.errors import FiresteelError
@@ -77,10 +77,11 @@ class MemoryTable:
         schema: StructType,
         output_mode: str,
     ) -> None:
-        """`schema` is that of the query."""
+        """`schema` is that of the query; its names may repeat."""
         self.name = name
         self.schema = schema
-        self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        numbered = [StructField(f"{number}", field.dataType) for number, field in enumerate(schema)]
+        self._arrow_schema = to_arrow_schema(StructType(numbered), timezone="UTC")
         self._batches = Batches(replaces=output_mode == "complete")
         self._changed = threading.Condition()
         self._ended = False

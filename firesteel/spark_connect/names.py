@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 _NOT_IN_NAMES = re.compile(r"\W+")
+
+
+def repeated(names: Sequence[str]) -> list[str]:
+    """Returns the names that others of them equal without their case."""
+    counts = Counter(name.lower() for name in names)
+    return sorted({name for name in names if counts[name.lower()] > 1})
 
 
 class Names:

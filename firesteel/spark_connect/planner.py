@@ -31,7 +31,7 @@ from firesteel.operators import (
 )
 from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
-from firesteel.plan.catalyst_plan import CatalystPlan, alias, items
+from firesteel.plan.catalyst_plan import alias, items
 from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
@@ -42,7 +42,7 @@ from firesteel.spark_connect.catalyst import (
 )
 from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
-from firesteel.spark_connect.names import Names
+from firesteel.spark_connect.names import Names, repeated
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
 from firesteel.static_table import StaticTable
@@ -85,13 +85,16 @@ class PlannedStream:
     """A streaming query as a stream without a sink.
 
     `per_batch` is the part of the query that needs all rows of a batch, such as the order of a
-    complete result: the sink applies it.
+    complete result: the sink applies it. If `schema` has names that differ in their case at most,
+    the columns have other names, in the same order (`is_renamed`): the sink restores those of
+    `schema`.
     """
 
     environment: Environment
     stream: DataStream
     schema: StructType  # of the query, after `per_batch`
     per_batch: Callable[[DataFrame], DataFrame] | None = None
+    is_renamed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,26 +183,33 @@ class Planner:
         catalyst = self._catalyst
         self._check(plan)
         plan = catalyst.pushed_down(plan)
-        wanted = [attribute.name() for attribute in output(plan)]
-        if len({name.lower() for name in wanted}) < len(wanted):
-            twice = sorted({n for n in wanted if [w.lower() for w in wanted].count(n.lower()) > 1})
-            raise InvalidProgram(
-                f"the query has several columns named {', '.join(map(repr, twice))}: give each a"
-                " different name"
-            )
-        below, above = self._split_whole(plan)
-        flow = self._flow(below)
-        if above is None:
-            return self._result(self._cut(flow, names=wanted), plan, None)
-        flow = self._cut(flow)
-        leaf = catalyst.leaf(flow.attributes)
-        return self._result(flow, plan, catalyst.stretch(above(leaf)))
-
-    def _result(self, flow: _Flow, plan: Any, per_batch: CatalystPlan | None) -> PlannedStream:
         schema = schema_of(plan.schema())
+        repeats = bool(repeated(schema.names))
+        below, above = self._split_whole(plan)
+        flow, per_batch = self._flow(below), None
+        if above is None:
+            flow = replace(flow, plan=self._unique(flow.plan)) if repeats else flow
+            names = [each.name() for each in output(flow.plan)] if repeats else schema.names
+            flow = self._cut(flow, names=names)
+        else:
+            flow = self._cut(flow)
+            whole = above(catalyst.leaf(flow.attributes))
+            per_batch = catalyst.stretch(self._unique(whole) if repeats else whole)
         return PlannedStream(
-            environment=self._environment, stream=flow.stream, schema=schema, per_batch=per_batch
+            environment=self._environment,
+            stream=flow.stream,
+            schema=schema,
+            per_batch=per_batch,
+            is_renamed=repeats,
         )
+
+    def _unique(self, plan: Any) -> Any:
+        """Returns the plan with its columns under unique names."""
+        columns = [
+            self._catalyst.named(each, f"{self._names.column(each)}_{number}_column")
+            for number, each in enumerate(output(plan))
+        ]
+        return self._catalyst.project(columns, plan)
 
     def _check(self, plan: Any) -> None:
         """Raises Spark's AnalysisException for a query that Spark refuses in the output mode."""

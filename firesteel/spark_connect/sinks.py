@@ -13,7 +13,7 @@ noop                      drops the rows
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,9 @@ from firesteel.spark_connect.functions import (
     ForeachWriter,
     OnBatches,
     PickledFunction,
+    Renamed,
 )
+from firesteel.spark_connect.names import repeated
 from firesteel.spark_connect.planner import PlannedStream
 from firesteel.spark_connect.refusals import Refused, SparkError
 from firesteel.spark_connect.triggers import Trigger
@@ -110,19 +112,38 @@ class QuerySink:
         checkpointLocation. Raises Refused if the columns do not fit.
         """
         self.check(planned.schema)
+        sink = self.sink(completed)
+        if planned.is_renamed:
+            self._check_repeated(planned.schema.names, sink)
         program = planned.environment._program
         program.modules.update(name for name in self.names if local_module(name) is not None)
-        stream, sink = planned.stream, self.sink(completed)
+        stream = planned.stream
         if isinstance(sink, ForeachBatchSink):
+            function = sink.function
+            if planned.is_renamed:
+                function = OnBatches(function, Renamed(tuple(planned.schema.names)))
             if planned.per_batch is not None:
-                function = OnBatches(sink.function, planned.per_batch)
-                sink = ForeachBatchSink(function, sink.consecutive, sink.completed)
+                function = OnBatches(function, planned.per_batch)
+            sink = ForeachBatchSink(function, sink.consecutive, sink.completed)
             return stream.sink_to(sink, uid=UID).set_parallelism(1)
         if planned.per_batch is not None or self.memory:
             spec = BatchesSpec(function=planned.per_batch, marks=bool(self.memory))
             stream = stream.operator("Batches", spec, uid=f"{UID}-batches").set_parallelism(1)
             return stream.sink_to(sink, uid=UID).set_parallelism(1)  # in this order
         return stream.sink_to(sink, uid=UID)
+
+    def _check_repeated(self, names: Sequence[str], sink: Sink) -> None:
+        """Refuses columns of the same name, except for sinks that take any DataFrame."""
+        if self.memory or isinstance(sink, ForeachBatchSink | DiscardSink):
+            return
+        column = repeated(names)[0]
+        raise Refused(
+            f"The column `{column}` already exists. Choose another name or rename the existing"
+            " column.",
+            condition="COLUMN_ALREADY_EXISTS",
+            parameters={"columnName": f"`{column}`"},
+            sql_state="42711",
+        )
 
 
 def sink_of(request: WriteStreamOperationStart, trigger: Trigger) -> QuerySink:

@@ -162,9 +162,18 @@ class Spark:
     def create_view(
         self, user_id: str, session_id: str, name: str, rows: pa.Table, schema: StructType
     ) -> None:
-        """Creates or replaces a temporary view of these rows in a session."""
+        """Creates or replaces a temporary view of these rows in a session. The columns of `rows`
+        have unique names; those of the view have the names of `schema`.
+        """
+        from pyspark.sql.types import StructField, StructType
+
         session = self._classic(user_id, session_id)
-        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+        unique = [
+            StructField(column, field.dataType, field.nullable)
+            for column, field in zip(rows.column_names, schema, strict=True)
+        ]
+        frame = session.createDataFrame(rows, StructType(unique)).toDF(*schema.names)
+        frame.createOrReplaceTempView(name)
 
     def analyzed(self, user_id: str, session_id: str, relation: bytes) -> Any:
         """Returns the analysed Catalyst plan of a serialised `Relation` in a session.

@@ -2,7 +2,7 @@
 streams, and again from its checkpointLocation once more rows have arrived.
 
 Arguments: a folder for the rows and results; the seed of the rows; how many queries run at a time;
-the first seed of the queries and the one after the last.
+the seeds of the queries.
 """
 
 import json
@@ -14,7 +14,7 @@ import drawn_queries
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-FOLDER, ROWS, THREADS, FIRST, END = Path(sys.argv[1]), *map(int, sys.argv[2:])
+FOLDER, ROWS, THREADS, *SEEDS = Path(sys.argv[1]), *map(int, sys.argv[2:])
 PHASES = 2
 
 spark = (
@@ -96,8 +96,7 @@ streams = {}
 for name in ("a", "b"):
     (FOLDER / name).mkdir(parents=True)
     streams[name] = spark.readStream.schema(SCHEMA).json(str(FOLDER / name))
-queries = [drawn_queries.query(seed) for seed in range(FIRST, END)]
-results = {}
+queries = [drawn_queries.query(seed) for seed in SEEDS]
 for phase in range(PHASES):
     for name in ("a", "b"):
         lines = [json.dumps(row) + "\n" for row in drawn_queries.rows(ROWS, name, phase)]
@@ -106,6 +105,5 @@ for phase in range(PHASES):
     with ThreadPoolExecutor(THREADS) as threads:
         ran = threads.map(run, queries, [phase] * len(queries))
         for query, result in zip(queries, ran, strict=True):
-            results.setdefault(str(query.seed), []).append(result)
-(FOLDER / "results.json").write_text(json.dumps(results))
+            (FOLDER / f"result-{query.seed}-{phase}.json").write_text(json.dumps(result))
 print("finished", len(queries), flush=True)

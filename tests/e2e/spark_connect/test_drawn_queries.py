@@ -32,7 +32,8 @@ REFUSED_HERE: frozenset[int] = frozenset()
 
 @pytest.mark.parametrize("first", long_after(1, range(0, 20 * QUERIES, QUERIES)))
 def test_drawn_queries_have_the_results_of_spark(first: int, tmp_path: Path) -> None:
-    numbers = [str(number) for number in (first, AT_A_TIME, first, first + QUERIES)]
+    seeds = range(first, first + QUERIES)
+    numbers = [str(number) for number in (first, AT_A_TIME, *seeds)]
     spark, ours = tmp_path / "spark", tmp_path / "firesteel"
     ran = subprocess.run(
         [sys.executable, str(PROGRAM), str(spark), *numbers],
@@ -48,17 +49,20 @@ def test_drawn_queries_have_the_results_of_spark(first: int, tmp_path: Path) -> 
         timeout_s=RUN_S,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    expected, found = (
-        json.loads((folder / "results.json").read_text()) for folder in (spark, ours)
-    )
+    expected, found = ({seed: _results(folder, seed) for seed in seeds} for folder in (spark, ours))
     different = [
-        f"seed {seed}, {query(int(seed)).mode}: {query(int(seed)).text}\n"
+        f"seed {seed}, {query(seed).mode}: {query(seed).text}\n"
         f"  Spark: {expected[seed]}\n  Firesteel: {found[seed]}"
         for seed in expected
-        if _outcomes(found[seed]) != _outcomes(expected[seed]) and int(seed) not in REFUSED_HERE
+        if _outcomes(found[seed]) != _outcomes(expected[seed]) and seed not in REFUSED_HERE
     ]
     assert not different, "\n".join(different)
     assert any("rows" in each and each["rows"] for runs in found.values() for each in runs)
+
+
+def _results(folder: Path, seed: int) -> list[dict[str, Any]]:
+    """Returns the results of both runs of a query."""
+    return [json.loads((folder / f"result-{seed}-{run}.json").read_text()) for run in range(2)]
 
 
 def _outcomes(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
