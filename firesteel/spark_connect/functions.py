@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from firesteel.common.output import write_results
 from firesteel.connectors import Sink, SinkWriter
 from firesteel.errors import FiresteelError
+from firesteel.spark_connect.outer_frames import OuterFrame
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,13 +33,16 @@ _BATCH_ID = "streaming.sql.batchId"  # the local property in which `foreach` fin
 
 @dataclass(frozen=True)
 class PickledFunction:
-    """A function as the client of Spark Connect has pickled it. It is unpickled in the slot."""
+    """A function as the client of Spark Connect has pickled it. It is unpickled in the slot, where
+    `frames` take the places of the DataFrames in it.
+    """
 
     data: bytes
+    frames: tuple[OuterFrame, ...] = ()
 
     @cached_property
     def function(self) -> Any:
-        return _Unpickler(io.BytesIO(self.data)).load()
+        return _Unpickler(io.BytesIO(self.data), self.frames).load()
 
     @property
     def names(self) -> frozenset[str]:
@@ -61,9 +65,7 @@ class _Sessions:
 
     @staticmethod
     def _getActiveSessionIfMatches(session_id: str) -> Any:
-        from pyspark.sql import SparkSession
-
-        return getattr(_calls, "session", SparkSession._instantiatedSession)
+        return _session()
 
     def __getattr__(self, name: str) -> Any:
         from pyspark.sql import SparkSession
@@ -98,20 +100,33 @@ class _TaskContexts:
 _calls = threading.local()  # of the thread's call: `context`, and `session` of its DataFrame
 
 
-def _no_frame(*_: Any) -> Any:
-    raise FiresteelError(
-        "the function refers to a DataFrame outside of it; read it inside the function, with"
-        " df.sparkSession.read, or join it before writeStream"
-    )
+def _session() -> Any:
+    """Returns the session of the call."""
+    from pyspark.sql import SparkSession
+
+    return getattr(_calls, "session", SparkSession._instantiatedSession)
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: io.BytesIO, frames: Sequence[OuterFrame]) -> None:
+        super().__init__(data)
+        self._frames = iter(frames)
+
+    def _frame(self, *_: Any) -> Any:
+        found = next(self._frames, None)
+        if found is None:
+            raise FiresteelError(
+                "the function refers to a DataFrame outside of it; read it inside the function,"
+                " with df.sparkSession.read, or join it before writeStream"
+            )
+        return found.frame(_session())
+
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
             case "pyspark.sql.connect.session", "SparkSession":
                 return _Sessions()
             case "pyspark.sql.connect.dataframe", "DataFrame":
-                return _no_frame
+                return self._frame
             case "pyspark.taskcontext", "TaskContext":
                 return _TaskContexts
             case "pyspark.sql.connect.udf", "UserDefinedFunction":

@@ -41,6 +41,7 @@ from firesteel.spark_connect.functions import (
     Renamed,
 )
 from firesteel.spark_connect.names import repeated
+from firesteel.spark_connect.outer_frames import OuterFrame, outer_frames
 from firesteel.spark_connect.planner import PlannedStream
 from firesteel.spark_connect.refusals import Refused, SparkError
 from firesteel.spark_connect.triggers import Trigger
@@ -146,14 +147,19 @@ class QuerySink:
         )
 
 
-def sink_of(request: WriteStreamOperationStart, trigger: Trigger) -> QuerySink:
-    """Returns the sink of a query. Raises Refused for what Spark refuses, and for sinks that
-    Firesteel does not have.
+def sink_of(
+    request: WriteStreamOperationStart,
+    trigger: Trigger,
+    read: Callable[[bytes], OuterFrame] | None = None,
+) -> QuerySink:
+    """Returns the sink of a query. `read` returns the rows of a serialised `Relation`, for
+    DataFrames that a function of foreachBatch refers to. Raises Refused for what Spark refuses, and
+    for sinks that Firesteel does not have.
     """
     mode = _output_mode(request)
     options = {name.lower(): value for name, value in request.options.items()}
     if request.HasField("foreach_batch"):
-        return _foreach_batch(request, mode, trigger)
+        return _foreach_batch(request, mode, trigger, read)
     if request.HasField("foreach_writer"):
         return _foreach(request, mode)
     if request.table_name:
@@ -202,7 +208,12 @@ def _output_mode(request: WriteStreamOperationStart) -> str:
 # -- functions
 
 
-def _foreach_batch(request: WriteStreamOperationStart, mode: str, trigger: Trigger) -> QuerySink:
+def _foreach_batch(
+    request: WriteStreamOperationStart,
+    mode: str,
+    trigger: Trigger,
+    read: Callable[[bytes], OuterFrame] | None,
+) -> QuerySink:
     if request.WhichOneof("trigger") == "continuous_checkpoint_interval":
         raise Refused(
             "'foreachBatch' is not supported with continuous trigger.",
@@ -210,7 +221,8 @@ def _foreach_batch(request: WriteStreamOperationStart, mode: str, trigger: Trigg
             parameters={"source": "foreachBatch"},
         )
     _refuse_partitions(request, "foreachBatch")
-    pickled = PickledFunction(_pickled(request.foreach_batch, "foreachBatch"))
+    data = _pickled(request.foreach_batch, "foreachBatch")
+    pickled = PickledFunction(data, outer_frames(data, read) if read is not None else ())
     function = ForeachBatchFunction(pickled)
     return QuerySink(
         description="ForeachBatchSink",

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.spark_connect.java_options import java_options
+from firesteel.spark_connect.outer_frames import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,15 +166,8 @@ class Spark:
         """Creates or replaces a temporary view of these rows in a session. The columns of `rows`
         have unique names; those of the view have the names of `schema`.
         """
-        from pyspark.sql.types import StructField, StructType
-
         session = self._classic(user_id, session_id)
-        unique = [
-            StructField(column, field.dataType, field.nullable)
-            for column, field in zip(rows.column_names, schema, strict=True)
-        ]
-        frame = session.createDataFrame(rows, StructType(unique)).toDF(*schema.names)
-        frame.createOrReplaceTempView(name)
+        local_frame(session, rows, schema).createOrReplaceTempView(name)
 
     def analyzed(self, user_id: str, session_id: str, relation: bytes) -> Any:
         """Returns the analysed Catalyst plan of a serialised `Relation` in a session.

@@ -22,9 +22,12 @@ from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.memory import MemoryTable
 from firesteel.spark_connect.operations import SessionKey
+from firesteel.spark_connect.outer_frames import MAX_BYTES, OuterFrame
 from firesteel.spark_connect.planner import PlannedStream, stream_of
 from firesteel.spark_connect.queries import StartedQuery
+from firesteel.spark_connect.refusals import Refused
 from firesteel.spark_connect.sinks import QuerySink, sink_of
+from firesteel.spark_connect.sources import schema_of
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.triggers import Trigger, trigger_of
 
@@ -81,7 +84,7 @@ class JobStarter:
         Spark SQL besides those of the session.
         """
         trigger = trigger_of(request)
-        sink = sink_of(request, trigger)
+        sink = sink_of(request, trigger, lambda relation: self._read(session, relation))
         context = self._context_of(session)
         settings = {
             **self._spark.settings(session.user_id, session.session_id),
@@ -102,6 +105,25 @@ class JobStarter:
         except BaseException:
             location.close()
             raise
+
+    def _read(self, session: SessionKey, relation: bytes) -> OuterFrame:
+        """Returns the rows of a DataFrame that a function refers to."""
+        user_id, session_id = session.user_id, session.session_id
+        known = renamed(proto.Relation.FromString(relation)).SerializeToString()
+        plan = self._spark.analyzed(user_id, session_id, known)
+        if plan.isStreaming():
+            raise Refused(
+                "the function of foreachBatch refers to a streaming DataFrame outside of it: it can"
+                " only use the DataFrame of the batch, and DataFrames that are not streams"
+            )
+        rows = self._spark.rows(user_id, session_id, plan)
+        if rows.nbytes > MAX_BYTES:
+            raise Refused(
+                "the function of foreachBatch refers to a DataFrame outside of it, which has"
+                f" {rows.nbytes} bytes of rows; up to {MAX_BYTES} are sent to slots: read it inside"
+                " the function, with batch.sparkSession"
+            )
+        return OuterFrame(rows, schema_of(plan.schema()))
 
     def _started(
         self,

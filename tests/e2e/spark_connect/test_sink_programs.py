@@ -153,3 +153,72 @@ def test_records_of_a_topic_reach_another_one(
         assert "ended None" in run(session, tmp_path, TOPICS, *arguments)
         found = sorted(int(record.value or b"") for record in read(kafka, target))
         assert found == [n * 2 for n in range(begin + 100)]
+
+
+OUTER = """
+    import json, sys
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    spark = SparkSession.builder.getOrCreate()
+    folder = sys.argv[1]
+    words = spark.readStream.schema("word string, n long").json(f"{folder}/in")
+    names = spark.createDataFrame([("a", "Ada"), ("b", "Bob")], "word string, name string")
+    known = names.where("word <> 'b'")
+
+    def note(df, batch_id):
+        found = df.join(known, "word", "left").withColumn("others", F.lit(names.count()))
+        rows = sorted(list(row.asDict().items()) for row in found.collect())
+        print("batch", batch_id, rows, flush=True)
+
+    writer = words.writeStream.foreachBatch(note).option("checkpointLocation", f"{folder}/state")
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    print("progress", [(p["batchId"], p["numInputRows"]) for p in query.recentProgress])
+
+    twice = words.join(names, words.word == names.word).drop("n").select("*", words.word)
+    twice.writeStream.format("memory").queryName("twice").trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    table = spark.table("twice")
+    print("twice", table.columns, sorted(map(tuple, table.collect())))
+
+    @F.udf("long")
+    def broken(n):
+        open(f"{folder}/calls", "a").write("called\\n")
+        raise ValueError("no such number")
+
+    query = words.coalesce(1).select(broken("n")).writeStream.format("noop").start()
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        calls = open(f"{folder}/calls").read().split()
+        print(type(error).__name__, "no such number" in str(error), len(calls))
+"""
+
+
+def test_outer_dataframes_repeated_names_and_the_first_error(
+    session: Session, tmp_path: Path
+) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
+
+    def put(name: str, *words: str) -> None:
+        rows = [json.dumps({"word": word, "n": len(word)}) for word in words]
+        (files / name).write_text("\n".join(rows))
+
+    put("1.json", "a", "b")
+    first = run(session, tmp_path, OUTER, str(tmp_path)).splitlines()
+    a = [("word", "a"), ("n", 1), ("name", "Ada"), ("others", 2)]
+    b = [("word", "b"), ("n", 1), ("name", None), ("others", 2)]
+    assert f"batch 0 {[a, b]}" in first
+    assert "progress [(0, 2)]" in first
+    columns = ["word", "word", "name", "word"]
+    assert f"twice {columns} {[('a', 'a', 'Ada', 'a'), ('b', 'b', 'Bob', 'b')]}" in first
+    assert "StreamingQueryException True 1" in first
+    (tmp_path / "calls").unlink()
+    put("2.json", "a")
+    second = run(session, tmp_path, OUTER, str(tmp_path)).splitlines()
+    assert f"batch 1 {[a]}" in second
+    assert "progress [(1, 1)]" in second
