@@ -228,6 +228,13 @@ class JobContext:
         self.graph.start_over(self.graph.execution_vertices(), self.ids, self.now_ms(now))
         return self.restore_coordinators(self.graph.vertices)
 
+    def not_deployed(self) -> list[ExecutionVertex]:
+        """Returns the tasks that have not ended and have no slot yet."""
+        states = (ExecutionState.CREATED, ExecutionState.SCHEDULED)
+        if not any(map(self.graph.count, states)):
+            return []
+        return [v for v in self.graph.execution_vertices() if v.current.state in states]
+
     @property
     def resizes_in_place(self) -> bool:
         """Whether its parallelism changes while its tasks run: they have no state and exchange no

@@ -379,6 +379,8 @@ class Running(Phase):
         return Running(restarts=(*others, RegionRestart(tuple(wanted), at))), cancelled
 
     def advance(self, job: JobContext, now: float) -> Step:
+        if job.coordinators.spark_program.ended and (self.restarts or job.not_deployed()):
+            return Running(), job.end_tasks(job.not_deployed(), now)  # no executor is needed
         for restart in self.restarts:
             if restart.at is not None and restart.at <= now:
                 return self._with(restart, replace(restart, at=None)), []

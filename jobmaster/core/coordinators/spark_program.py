@@ -38,8 +38,8 @@ class SparkProgram:
     drivers: frozenset[OperatorId] = frozenset()
     executors: frozenset[OperatorId] = frozenset()
     ui_address: str = ""  # of the running SparkContext; empty: there is none
+    ended: bool = False  # with success: no more executors are needed
     _master: SparkMaster = SparkMaster(url="")
-    _ended: bool = False
     _waiting: dict[AttemptId, OperatorId] = field(default_factory=dict)  # running executors
 
     @classmethod
@@ -59,7 +59,7 @@ class SparkProgram:
 
     def started(self, report: SparkMasterStarted) -> list[ToExecutor]:
         """The live attempt of the driver has a master."""
-        self.ui_address, self._ended = report.ui_address, False
+        self.ui_address, self.ended = report.ui_address, False
         master = SparkMaster(url=report.url, secret=report.secret)
         if master == self._master:
             return []
@@ -69,7 +69,7 @@ class SparkProgram:
     def awaited(self, operator_id: OperatorId, attempt_id: AttemptId) -> list[ToExecutor]:
         """A live attempt of an executor has requested the master."""
         self._waiting[attempt_id] = operator_id
-        answer = SparkProgramEnded() if self._ended else self._master
+        answer = SparkProgramEnded() if self.ended else self._master
         return [ToExecutor(operator_id, attempt_id, answer)]
 
     def finished(self, operator_id: OperatorId) -> list[ToExecutor]:
@@ -93,7 +93,7 @@ class SparkProgram:
         self._waiting.clear()
 
     def _leave_master(self, *, ended: bool) -> None:
-        self._master, self.ui_address, self._ended = SparkMaster(url=""), "", ended
+        self._master, self.ui_address, self.ended = SparkMaster(url=""), "", ended
 
     def _to_all(self, message: SparkMaster | SparkProgramEnded) -> list[ToExecutor]:
         return [

@@ -116,6 +116,36 @@ def test_executors_end_with_the_program() -> None:
     assert world.core.graph.status is JobStatus.FINISHED
 
 
+def test_a_lost_executor_does_not_delay_the_end_of_the_program() -> None:
+    world = program()
+    says(world, "driver", 0, started(FIRST))
+    says(world, "executors", 0, SparkMasterAwaited())
+    lost = world.executions("executors")[1]
+    world.report([lost], ExecutionState.FAILED, error=ErrorInfo(summary="killed"))
+    world.report(world.executions("driver"), ExecutionState.FINISHED)
+    world.report(world.executions("executors")[:1], ExecutionState.FINISHED)
+    assert world.core.graph.status is JobStatus.FINISHED, "it needs no other slot"
+
+
+def test_an_executor_without_a_slot_does_not_delay_the_end_of_the_program() -> None:
+    world = program()
+    says(world, "driver", 0, started(FIRST))
+    lost = world.executions("executors")[1]
+    assert lost.slot is not None
+    world.post(
+        events.SlotLost(
+            task_executor_id=lost.slot.task_executor_id,
+            allocation_id=lost.slot.allocation_id,
+            error=ErrorInfo(summary="killed"),
+        )
+    )
+    world.pass_time(1.0)
+    assert world.executions("executors")[1].state is ExecutionState.SCHEDULED
+    world.report(world.executions("driver"), ExecutionState.FINISHED)
+    world.report(world.executions("executors")[:1], ExecutionState.FINISHED)
+    assert world.core.graph.status is JobStatus.FINISHED
+
+
 def test_an_error_of_the_program_is_not_repeated() -> None:
     world = program()
     error = ErrorInfo(summary="ValueError: wrong", final=True)
