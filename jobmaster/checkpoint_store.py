@@ -105,18 +105,18 @@ class CheckpointStore:
 
     async def run(self) -> None:
         """Stores checkpoints until it is cancelled."""
-        if not self._directory:
-            return
+        command = await self._to_store.get()  # jobs without checkpoints usually store nothing
         channel = self._platform.transport.channel
         async with LeaderStub(
             self._dispatcher, dispatcher_pb2_grpc.DispatcherStub, channel
         ) as dispatcher:
             while True:
-                match command := await self._to_store.get():
+                match command:
                     case commands.StoreCheckpoint():
                         self._post(await self._stored(dispatcher, command))
                     case commands.StoreParallelism():
                         self._post(await self._parallelism_stored(dispatcher, command))
+                command = await self._to_store.get()
 
     async def _parallelism_stored(
         self, dispatcher: Dispatcher, command: commands.StoreParallelism
