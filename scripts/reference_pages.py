@@ -65,20 +65,21 @@ These commands start, show and stop clusters and their processes, and manage who
 CONFIGURATION = """\
 # Configuration
 
-Keys and values are those of Flink 2.x where Flink has them. Firesteel reads them from these places;
-later ones override earlier ones:
+Keys and values are those of Flink 2.x where Flink has them. Firesteel reads them from these
+places; later ones override earlier ones:
 
 1. `$FIRESTEEL_CONF_DIR/config.yaml`, with nested or flat keys,
 2. `Environment(configuration={...})` in a program,
 3. `-D key=value` on the command line.
 
-A cluster reads its own configuration when it starts. The values of a program and of `run -D` apply
-to that job. `spark.*` keys are passed to the SparkSessions of the job's slots. An unknown key is a
-warning that names the nearest known key. An invalid value is an error that states what is allowed.
+A cluster reads its own configuration when it starts. The values of a program and of `run -D`
+apply to that job. `spark.*` keys are passed to the SparkSessions of the job's slots. An
+unknown key is a warning that names the nearest known key. An invalid value is an error that
+states what is allowed.
 
-Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in milliseconds. Sizes
-are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each entry below
-gives the key, its default in parentheses, and its meaning. [Configuration:
+Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in milliseconds.
+Sizes are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each
+entry below gives the key, its default in parentheses, and its meaning. [Configuration:
 access](configuration-access.md) has the keys of security and of the limits of the REST API,
 [Configuration: Kubernetes](configuration-kubernetes.md) those of Kubernetes, and
 [Configuration: rescaling](configuration-scaling.md) those of rescaling.
