@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 CHART_VALUES = FOLDER.parents[1] / "deploy/kubernetes/helm/firesteel/values.yaml"
 WIDTH = 98
 CLUSTER_COMMANDS = ("cluster", "service", "stop-task-executor", "token", "audit")
-PROGRAM_COMMANDS = ("run", "info", "package")
+PROGRAM_COMMANDS = ("run", "pipelines", "import-spark-checkpoint", "info", "package")
 ACCESS_SECTIONS = ("Limits of the REST API", "People who log in elsewhere", "Security")
 SERVICES = ("dispatcher", "resourcemanager", "taskexecutor")
 JOBS = """\
@@ -141,7 +141,11 @@ def programs() -> str:
     shared = _shared_options()
     parts = [PROGRAMS]
     for name in PROGRAM_COMMANDS:
-        parts += _command(f"firesteel {name}", main.commands[name], shared)
+        command = main.commands[name]
+        parts += _command(f"firesteel {name}", command, shared)
+        if isinstance(command, click.Group):
+            for verb, part in command.commands.items():
+                parts += _command(f"firesteel {name} {verb}", part, shared)
     return "\n".join(parts) + "\n"
 
 

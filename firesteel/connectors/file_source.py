@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
@@ -89,6 +90,7 @@ class FileSource(Source):
     watch_s: float | None = None
     malformed: Malformed | None = None
     options: dict[str, str] = field(default_factory=dict)
+    skipped: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -120,12 +122,19 @@ class FileSource(Source):
         object.__setattr__(self, "watch_s", watch_s)
         object.__setattr__(self, "malformed", malformed)
         object.__setattr__(self, "options", option_texts(options))
+        object.__setattr__(self, "skipped", frozenset())
 
     def resolved(self) -> FileSource:
         if not self.paths:
             raise InvalidProgram("FileSource has no path; name at least one file or glob")
         other = copy.copy(self)
         object.__setattr__(other, "paths", tuple(map(absolute_path, self.paths)))
+        return other
+
+    def skipping(self, paths: Iterable[str]) -> FileSource:
+        """Returns a source that does not read the files with these absolute paths."""
+        other = copy.copy(self)
+        object.__setattr__(other, "skipped", frozenset(paths))
         return other
 
     @property
@@ -159,11 +168,13 @@ class FileSource(Source):
         )
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions:
-        options = {
+        options: dict[str, object] = {
             "paths": list(self.paths),
             "parallelism": parallelism,
             "cut": self.can_be_cut,
         }
+        if self.skipped:
+            options["skipped"] = sorted(self.skipped)
         if self.watch_s is not None:
             return CoordinatorOptions("file-source", {**options, "watch_s": self.watch_s})
         return CoordinatorOptions("file-source", options)

@@ -2,6 +2,7 @@
 
     LOCATION/metadata                        {"id": ...}: the id of the query, as Spark stores it
              firesteel/query                 the job that runs the query, if one does
+                       imported              positions in the sources, of a query on Spark
                        batches               the number of the next batch
                        lock                  held by the process that runs it, on a local disk
                        checkpoints/JOB/chk-N
@@ -16,18 +17,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
 from firesteel.client.client import Client
+from firesteel.client.spark_programs.imports import ID, IMPORTED, OURS, positions_of
+from firesteel.client.spark_programs.spark_checkpoint import SourcePosition
+from firesteel.client.spark_programs.uris import resolved
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.config import options
@@ -37,12 +39,9 @@ from firesteel.spark_connect.refusals import Refused
 
 OPTION = "checkpointLocation"
 DEFAULT = "spark.sql.streaming.checkpointLocation"
-_ID = "metadata"
 _QUERY = "query"
-_OURS = "firesteel"
 _BATCHES = "batches"
 _SPARKS = ("commits", "offsets")  # the folders of Spark's own checkpoints
-_CLOUDS = {"s3a": "s3", "s3n": "s3", "gs": "gcs"}  # names of Hadoop's file systems
 
 
 class RunningQuery(NamedTuple):
@@ -63,7 +62,7 @@ class Location:
         self.uri = uri
         self._temporary = temporary
         self._storage = CheckpointStorage(uri, option=OPTION)
-        self._ours = self._storage.at(_OURS)
+        self._ours = self._storage.at(OURS)
         self._lock: LockFile | None = None
         self.query_id = ""
         self.next_batch = 0  # the number of the first batch of this run
@@ -98,6 +97,12 @@ class Location:
                 options.RECOVERY_CLAIM_MODE.key: "NO_CLAIM",
             }
         return found
+
+    def imported(self) -> tuple[SourcePosition, ...] | None:
+        """Returns how far a query on Spark had read its sources; None if it did not run there."""
+        if self._temporary or not self._ours.exists(IMPORTED):
+            return None
+        return positions_of(self._ours.read_unchecked(IMPORTED))
 
     def started(self, query: RunningQuery) -> None:
         """Records the job of the query, which another process then finds."""
@@ -141,15 +146,16 @@ class Location:
         found = [name for name in _SPARKS if name in self._storage.directories()]
         if found:
             raise Refused(
-                f"the checkpointLocation {self.uri} has a checkpoint of Spark ({', '.join(found)}),"
-                " which only Spark can continue: name another location, and start the sources"
-                " where the query on Spark has ended"
+                f"the checkpointLocation {self.uri} has a checkpoint of Spark ({', '.join(found)})."
+                " To continue where Spark has stopped reading, run `firesteel"
+                f" import-spark-checkpoint {self.uri} NEW_LOCATION` and use the new location; to"
+                " start over, name another one"
             )
 
     def _acquire(self) -> None:
         if "://" in self.uri:
             return  # an object store has no locks: the recorded job decides
-        path = Path(self.uri, _OURS, "lock")
+        path = Path(self.uri, OURS, "lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = LockFile(path)
@@ -170,14 +176,14 @@ class Location:
         return RunningQuery(**json.loads(self._ours.read_unchecked(_QUERY)))
 
     def _stored_id(self) -> str:
-        if not self._storage.exists(_ID):
+        if not self._storage.exists(ID):
             return ""
-        content = self._storage.read_unchecked(_ID)
+        content = self._storage.read_unchecked(ID)
         try:
             return str(json.loads(content)["id"])
         except (ValueError, KeyError, TypeError):
             raise Refused(
-                f"the file {_ID} of the checkpointLocation {self.uri} is damaged; it has the id of"
+                f"the file {ID} of the checkpointLocation {self.uri} is damaged; it has the id of"
                 ' the query as {"id": "..."}'
             ) from None
 
@@ -187,7 +193,7 @@ class Location:
 
     def _store_id(self) -> str:
         query_id = str(uuid.uuid4())
-        self._storage.write(_ID, [json.dumps({"id": query_id}).encode()])
+        self._storage.write(ID, [json.dumps({"id": query_id}).encode()])
         return query_id
 
     def _newest(self) -> str:
@@ -267,16 +273,6 @@ def open_location(
             raise Refused(f"the {OPTION} {uri} cannot be used: {error}") from error
         raise
     return location
-
-
-def resolved(uri: str) -> str:
-    """Returns the location as a path of this machine, or a URI with the scheme that pyarrow has."""
-    parts = urlsplit(uri)
-    if parts.scheme == "file":
-        return os.path.abspath(unquote(parts.path))
-    if "://" not in uri:
-        return os.path.abspath(os.path.expanduser(uri))
-    return uri.replace(parts.scheme, _CLOUDS.get(parts.scheme, parts.scheme), 1)
 
 
 def _owner_of(directory: str) -> str:

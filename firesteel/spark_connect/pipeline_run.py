@@ -10,22 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.connect import proto
 
+from firesteel.client.spark_programs.imports import SPARKS_LOG, has_sparks_log
+from firesteel.client.spark_programs.uris import resolved
 from firesteel.plan.catalyst_plan import items
-from firesteel.spark_connect.locations import OPTION, resolved
+from firesteel.spark_connect.locations import OPTION
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.refusals import Refused, SparkError
 from firesteel.spark_connect.spark import Spark
 
 SPARK_CATALOG = "spark_catalog"
 _FILES = ("csv", "json", "orc", "parquet", "text")
-_SPARKS_LOG = "_spark_metadata"  # of the files that Spark's streams have written to a folder
 _LOCATION_EXISTS = "LOCATION_ALREADY_EXISTS"
 _END = ""
 
@@ -287,10 +286,10 @@ class PipelineRun:
                 f" tables are files; use one of {', '.join(_FILES)}"
             )
         location = str(metadata.location())
-        if _has_sparks_log(location):
+        if has_sparks_log(location):
             raise Refused(
                 f"the flow {flow.name} writes to {shown}, which Spark's own streams have written:"
-                f" Spark reads only the files that {location}/{_SPARKS_LOG} lists. Compute the"
+                f" Spark reads only the files that {location}/{SPARKS_LOG} lists. Compute the"
                 f" table again with --full-refresh {shown}"
             )
         request.format = format
@@ -336,8 +335,3 @@ class PipelineRun:
         kinds = self._jvm.java.lang.Class
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         return kinds.forName(f"{full}$", True, loader).getField("MODULE$").get(None)
-
-
-def _has_sparks_log(location: str) -> bool:
-    parts = urlsplit(location)
-    return parts.scheme in ("", "file") and Path(resolved(location), _SPARKS_LOG).is_dir()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
+from firesteel.client.spark_programs.imports import SPARKS_LOG, has_sparks_log
 from firesteel.connectors import (
     CollectSink,
     DiscardSink,
@@ -342,6 +343,12 @@ def _files(
             condition="STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE",
             parameters={"outputMode": mode.capitalize(), "className": format},
             sql_state="42KDE",
+        )
+    if has_sparks_log(path):
+        raise Refused(
+            f"the folder {path} was written by a file sink of Spark, and Spark reads only the files"
+            f" that its {SPARKS_LOG} lists: write to another folder, or continue that query with"
+            f" `firesteel import-spark-checkpoint --output {path} SPARK_CHECKPOINT NEW_LOCATION`"
         )
     own = _FILE_OPTIONS.get(format, ())
     _check_file_options(format, own, options)

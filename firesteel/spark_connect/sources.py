@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from firesteel.client.spark_programs.uris import resolved
 from firesteel.connectors import FileSource, PythonSource, SequenceSource, SocketSource, Source
 from firesteel.connectors.kafka import KafkaSource
 from firesteel.datastream import DataStream
@@ -15,7 +16,6 @@ from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.kafka_table import FORMAT
-from firesteel.spark_connect.locations import resolved
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

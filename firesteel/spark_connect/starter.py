@@ -18,6 +18,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import SourceSpec
 from firesteel.plan.job_graph_generator import operator_id_of
 from firesteel.spark_connect.available_now import process_available, stop_when_read
+from firesteel.spark_connect.imported_positions import continue_from
 from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.memory import MemoryTable
@@ -151,6 +152,8 @@ class JobStarter:
             },
         )
         program = planned.environment._program
+        if (positions := location.imported()) is not None:
+            continue_from(program.graph.nodes, positions, location.uri)
         program.modules |= self._modules
         program.configuration |= trigger.configuration(limited=_is_limited(planned))
         added = sink.add_to(planned, location.completed)

@@ -10,6 +10,7 @@ import click
 import firesteel
 from firesteel.client.cli.cluster import cluster, service
 from firesteel.client.cli.dashboard import dashboard
+from firesteel.client.cli.import_spark_checkpoint import import_spark_checkpoint
 from firesteel.client.cli.inspect import inspect
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.kafka import kafka
@@ -93,6 +94,7 @@ for command in (
     info,
     package,
     pipelines,
+    import_spark_checkpoint,
     list_jobs,
     show,
     logs,

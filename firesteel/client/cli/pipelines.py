@@ -150,7 +150,7 @@ def run(
 
 
 @pipelines.command(
-    "dry-run", epilog="\b\nExample:\n  firesteel pipelines dry-run --spec shop/spark-pipeline.yml"
+    "dry-run", epilog="\b\nExamples:\n  firesteel pipelines dry-run --spec shop/spark-pipeline.yml"
 )
 @_spec
 @definitions_option("Set a configuration key of Spark (spark.*). Repeatable.")

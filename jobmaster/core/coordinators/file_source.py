@@ -1,7 +1,7 @@
 """file-source: parts of files, each a bounded amount of work (firesteel.common.file_parts).
 
 Options: "paths"; "parallelism"; "cut", whether the format can be read from the middle of a file;
-"watch_s".
+"watch_s"; "skipped", paths of files that are not read.
 
 Files that exist when the job starts are read in sorted order. With "watch_s", the paths are listed
 again this many seconds after the last listing ended; new files become splits after the earlier
@@ -50,6 +50,7 @@ class FileSourceEnumerator(SplitEnumerator):
         parallelism: int = 1,
         cut: bool = False,
         watch_s: float | None = None,
+        skipped: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.paths_to_list = tuple(paths)
@@ -62,7 +63,8 @@ class FileSourceEnumerator(SplitEnumerator):
         self._files: list[ListedFile] = []
         self._splits: list[_Split] = []
         self._sizes: list[int] = []  # bytes up to the end of each split; computed for `backlog`
-        self._seen: set[str] = set()
+        self._skipped = frozenset(skipped)
+        self._seen = set(skipped)
         self._list_at: float | None = None  # None: not watched, or being listed
 
     @classmethod
@@ -81,7 +83,10 @@ class FileSourceEnumerator(SplitEnumerator):
             raise BadOptions(f'"parallelism" is {parallelism!r}; it must be at least 1')
         if not isinstance(cut, bool):
             raise BadOptions(f'"cut" is {cut!r}; it must be true or false')
-        return cls(paths=paths, parallelism=parallelism, cut=cut, watch_s=watch_s)
+        skipped = options.get("skipped", [])
+        if not isinstance(skipped, list) or not all(isinstance(path, str) for path in skipped):
+            raise BadOptions('"skipped" must be a list of paths')
+        return cls(paths=paths, parallelism=parallelism, cut=cut, watch_s=watch_s, skipped=skipped)
 
     @property
     def ready(self) -> bool:
@@ -180,7 +185,7 @@ class FileSourceEnumerator(SplitEnumerator):
             self._listed = True
             self._files += files[len(known_files) :]
             self._splits += splits[len(known_splits) :]
-            self._seen = {file.path for file in self._files}
+            self._seen = set(self._skipped) | {file.path for file in self._files}
             super().take_found(found)
 
     def snapshot(self) -> Json:
@@ -193,7 +198,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._sizes = []
         self._files = [ListedFile(*file) for file in snapshot["files"]]
         self._splits = [_Split(*split) for split in snapshot["splits"]]
-        self._seen = {file.path for file in self._files}
+        self._seen = set(self._skipped) | {file.path for file in self._files}
 
     def _divided(self, files: Sequence[ListedFile], offset: int) -> Iterator[_Split]:
         """Divides the files into splits; `offset` is the index of the first of these files."""

@@ -233,6 +233,19 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     )
 
 
+def test_skipped_files_are_not_read_also_after_a_restore() -> None:
+    options = {"paths": ["/x"], "watch_s": 1.0, "skipped": ["/x/a"]}
+    enumerator = FileSourceEnumerator.from_options(options)
+    enumerator.paths_listed(files("a", "b"), 10.0)
+    assert ask_files(enumerator, A) == ["b"]
+    restored = FileSourceEnumerator.from_options(options)
+    restored.restore(json.loads(json.dumps(enumerator.snapshot())))
+    restored.paths_listed(files("a", "b"), 12.0)
+    assert restored.split_count() == 1
+    with pytest.raises(BadOptions, match='"skipped" must be a list of paths'):
+        FileSourceEnumerator.from_options({**options, "skipped": "a"})
+
+
 def test_a_watched_directory_resumes_from_a_checkpoint() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     enumerator.paths_listed(files("a", "b"), 10.0)
