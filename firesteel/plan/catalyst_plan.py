@@ -6,7 +6,8 @@ and functions are resolved there, once, and a slot only puts the plan on top of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 # without the child, which is the third one.
 PYTHON_MAPS = ("MapInPandas", "MapInArrow")
 _CHILD = 2
+_PYTHON_FUNCTION = b"org.apache.spark.api.python.SimplePythonFunction"  # its name, serialised
+_CATALYST = "org.apache.spark.sql.catalyst."
+_LOGICAL_PLANS = f"{_CATALYST}plans.logical."
 
 
 class StaticRows(Protocol):
@@ -53,7 +57,10 @@ class CatalystPlan:
             for number, rows in self.statics
         }
         for name, content in self.pieces:
-            plan = _on(jvm, name, _deserialized(jvm, content), plan, statics)
+            piece = _deserialized(jvm, content)
+            if _PYTHON_FUNCTION in content:
+                _let_functions_import(list(piece) if name else [piece], session.sparkContext)
+            plan = _on(jvm, name, piece, plan, statics)
         rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
         return ClassicDataFrame(rows, session)
 
@@ -116,6 +123,33 @@ def _on(jvm: Any, name: str, piece: Any, given: Any, statics: Mapping[int, Any])
     arguments = list(piece)
     arguments[_CHILD] = given
     return getattr(jvm.org.apache.spark.sql.catalyst.plans.logical, name)(*arguments)
+
+
+def _let_functions_import(parts: Iterable[Any], context: Any) -> None:
+    """Lets the Python functions in plans and expressions import the modules of the job, which are
+    in a folder of the slot: the program's session knows only those of its own machine.
+    """
+    environment = {
+        **context.environment,
+        "PYTHONPATH": os.pathsep.join(context._python_includes),
+    }
+    for function in _python_functions(parts):
+        for name, value in environment.items():
+            function.envVars().put(name, value)
+
+
+def _python_functions(parts: Iterable[Any]) -> Iterator[Any]:
+    pending = [part for part in parts if hasattr(part, "getClass")]
+    while pending:
+        part = pending.pop()
+        name = part.getClass().getName()
+        if not name.startswith(_CATALYST):
+            continue  # another argument of a node's constructor
+        if name.endswith((".PythonUDF", ".PythonUDAF")):
+            yield part.func()
+        if name.startswith(_LOGICAL_PLANS):
+            pending += items(part.expressions())
+        pending += items(part.children())
 
 
 def _with_leaves(jvm: Any, plan: Any, given: Any, statics: Mapping[int, Any]) -> Any:
