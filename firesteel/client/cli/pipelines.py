@@ -209,7 +209,7 @@ def _execute(
 
     sources = _checked(lambda: _sources(spec), spec)
     with active(context), exiting(), _imports_from(spec.resolve().parent):
-        front = FrontProcess(spec, context, None if dry else sources)
+        front = FrontProcess(spec, context, sources, runs_jobs=not dry)
         try:
             with connect_sessions(front):
                 cli.run(spec, full_refresh, full_refresh_all, refresh, dry)

@@ -71,14 +71,20 @@ class FrontProcess:
     """The front of one program, started by the first use of `url`.
 
     `sources` are the Python files of a pipeline, whose specification is `main`; None: `main` is a
-    program.
+    program. Unless it `runs_jobs`, the front starts no cluster ahead of them.
     """
 
     def __init__(
-        self, main: Path, context: ExecutionContext, sources: Sequence[Path] | None = None
+        self,
+        main: Path,
+        context: ExecutionContext,
+        sources: Sequence[Path] | None = None,
+        *,
+        runs_jobs: bool = True,
     ) -> None:
         self._main = main.resolve()
         self._sources = sources
+        self._runs_jobs = runs_jobs
         self._context = context
         self._child: BlockingChild | None = None
         self._folder: Path | None = None
@@ -120,7 +126,7 @@ class FrontProcess:
                 str(file.resolve())
                 for file in ((self._main,) if self._sources is None else self._sources)
             ),
-            streams=self._sources is not None or mentions_streams(self._main),
+            streams=self._runs_jobs and (self._sources is not None or mentions_streams(self._main)),
             configuration=conf.to_dict(),
             overrides=context.overrides,
             settings={**conf.spark(), **settings},
