@@ -29,6 +29,7 @@ from benchmarks.kafka import partitions as kafka_partitions
 from benchmarks.kafka import queries as kafka_queries
 from benchmarks.nexmark import data as nexmark_data
 from benchmarks.nexmark import rows as nexmark
+from benchmarks.nexmark import unmodified as nexmark_pyspark
 from benchmarks.peers import rows as peers
 from benchmarks.peers.rows import Peers, amount
 from benchmarks.progress import Steps
@@ -73,10 +74,10 @@ KAFKA = {  # the number of steps
 GROUPS = {
     "ours": (*OURS, *CHECKPOINTS),
     "checkpoints": tuple(CHECKPOINTS),
-    "peers": (nexmark.NAME, batch.NAME, *KAFKA, *peers.NAMES),
+    "peers": (nexmark.NAME, nexmark_pyspark.NAME, batch.NAME, *KAFKA, *peers.NAMES),
     "kafka": tuple(KAFKA),
 }
-NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, batch.NAME, *KAFKA, *peers.NAMES)
+NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, nexmark_pyspark.NAME, batch.NAME, *KAFKA, *peers.NAMES)
 OUT = Path("out/bench.json")
 WIDTH = 150  # if there is no terminal
 
@@ -138,6 +139,8 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
 def steps_of(name: str) -> int:
     if name == nexmark.NAME:
         return nexmark.STEPS
+    if name == nexmark_pyspark.NAME:
+        return nexmark_pyspark.STEPS
     if name == batch.NAME:
         return batch.STEPS
     if name in KAFKA:
@@ -149,6 +152,8 @@ def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
     try:
         if name == nexmark.NAME:
             rows = list(nexmark.run(steps, beside.flink, bids))
+        elif name == nexmark_pyspark.NAME:
+            rows = list(nexmark_pyspark.run(steps, bids))
         elif name == batch.NAME:
             rows = list(batch.run(steps, bids / nexmark_data.BIDS))
         elif name in KAFKA:

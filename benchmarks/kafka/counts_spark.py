@@ -48,7 +48,7 @@ def main() -> None:
             .option("topic", to)
             .option("checkpointLocation", folder)
             .outputMode("update")
-            .trigger(realTime=CHECKPOINTS)
+            .trigger(realTime=CHECKPOINTS)  # type: ignore[call-overload]
             .start()
         )
         sys.stdin.read()

@@ -4,7 +4,6 @@ cores and the same files: see `protocol`. Each row is a query over one kind of i
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,17 +23,14 @@ from benchmarks.nexmark.protocol import (
     writes_parquet,
 )
 from benchmarks.peers.environment import NotInstalled, flink_environ, flink_python
-from benchmarks.peers.measure import ROOT, EngineFailed, Runs, measure_each
+from benchmarks.peers.measure import EngineFailed, Runs, measure_each
 from benchmarks.peers.rows import FIRESTEEL, FLINK, SPARK, FlinkInstallation, Result, amount, row
 from benchmarks.progress import Steps
 
 NAME = "nexmark"
 LARGEST = "q16"
 ENGINES = {PARQUET: (FIRESTEEL, SPARK), CSV: (FIRESTEEL, SPARK, FLINK), GENERATED: (FIRESTEEL,)}
-STEPS = 3 + sum(map(len, ENGINES.values()))
-# Queries of Spark's program that also run on Firesteel, and the goal of each.
-UNMODIFIED = ("q0", "q1", "q2", "q5", "q7", "q8", "q11", "q12", "q20")
-UNMODIFIED_GOAL = 2.5
+STEPS = 2 + sum(map(len, ENGINES.values()))
 
 
 def queries_of(engine: str, kind: str) -> tuple[str, ...]:
@@ -81,24 +77,6 @@ def run(steps: Steps, flink: FlinkInstallation, bids: int) -> Iterator[dict[str,
                 if kind == PARQUET and query in recoveries:
                     found["engines"][FIRESTEEL]["recovery"] = recoveries[query]
                 yield found
-            if kind == PARQUET:
-                with steps.step(f"{NAME}, {kind}, the program of {SPARK} on {FIRESTEEL}"):
-                    unmodified = _run_unmodified(kind, folder)
-                for query in UNMODIFIED:
-                    results = {FIRESTEEL: _result(unmodified, query)}
-                    results[SPARK] = _result(runs[SPARK], query)
-                    title = f"{query}, {kind}, the same PySpark program, {amount(bids)} bids"
-                    yield row(title, results, {SPARK: UNMODIFIED_GOAL})
-
-
-def _run_unmodified(kind: str, folder: str) -> Runs | EngineFailed:
-    command = [sys.executable, "-m", "firesteel", "run", "-t", "local", "-p", "2"]
-    program = "benchmarks/nexmark/run_spark.py"
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    try:
-        return measure_each([*command, program, kind, folder, *UNMODIFIED], environ)
-    except EngineFailed as failed:
-        return failed
 
 
 def _recoveries(bids: int) -> dict[str, str]:
