@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from firesteel.common.process.class_archive import spark_home
 from firesteel.common.process.java import java_home
 from firesteel.common.units import MIB, mib
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.columnar.jvm.archive import ArchivedStart
-from taskexecutor.executor.columnar.jvm.launch import class_path, spark_home
+from taskexecutor.executor.columnar.jvm.launch import class_path
 
 MASTER, EXECUTOR_MEMORY, EXECUTOR_CORES, DRIVER_MEMORY = (
     "spark.master",
