@@ -32,7 +32,8 @@ def test_files_continue_after_the_last_complete_batch(session: Session, tmp_path
     program = write(tmp_path, "program.py", PROGRAM)
     (tmp_path / "in").mkdir()
     for number in range(3):
-        write(tmp_path, f"in/{number}.json", f'{{"n": {number}}}\n')
+        file = write(tmp_path, f"in/{number}.json", f'{{"n": {number}}}\n')
+        os.utime(file, (1_700_000_000 + number,) * 2)  # Spark reads the oldest file first
     by_spark = subprocess.run(
         [sys.executable, str(program), str(tmp_path), "old"],
         cwd=tmp_path,
