@@ -64,6 +64,13 @@ class Catalyst:
     def field(self, struct: Any, index: int) -> Any:
         return self.expressions.GetStructField(struct, index, self.jvm.scala.Option.apply(None))
 
+    def only_if(self, conditions: Sequence[Any], value: Any) -> Any:
+        """Returns the value, or null unless all conditions are true."""
+        nothing = self.expressions.Literal(None, value.dataType())
+        for condition in conditions:
+            value = self.expressions.If(condition, value, nothing)
+        return value
+
     def struct(self, fields: Sequence[tuple[str, Any]]) -> Any:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))

@@ -30,12 +30,13 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """A join condition, taken apart. `others` are the conjuncts that are neither equalities nor
-    part of `between`; they must hold as well.
+    """A join condition, taken apart. `own` and `others` are the conjuncts that are neither
+    equalities nor part of `between`; they must hold as well.
     """
 
     equal: list[tuple[Any, Any]]  # expressions of the left and of the right side
     between: Between | None
+    own: tuple[list[Any], list[Any]]  # those that only refer to the left side, and to the right one
     others: list[Any]
 
 
@@ -56,6 +57,7 @@ def condition_of(
     """Takes the conjuncts of a join of two sides with these attributes apart."""
     sides = _Sides(left, right)
     equal: list[tuple[Any, Any]] = []
+    own: tuple[list[Any], list[Any]] = ([], [])
     others: list[Any] = []
     bounds = _Bounds(catalyst, sides)
     for conjunct in conjuncts:
@@ -67,9 +69,11 @@ def condition_of(
                 equal.append(pair)
                 bounds.same(*pair)
                 continue
-        if not bounds.take(conjunct):
-            others.append(conjunct)
-    return Condition(equal=equal, between=bounds.between(), others=others)
+        if bounds.take(conjunct):
+            continue
+        side = sides.of(conjunct)
+        (others if side is None else own[side]).append(conjunct)
+    return Condition(equal=equal, between=bounds.between(), own=own, others=others)
 
 
 def conjuncts_of(expression: Any) -> list[Any]:

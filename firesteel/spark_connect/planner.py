@@ -535,7 +535,12 @@ class Planner:
                 " streams before the join"
             )
         flows = [
-            self._keyed(plan, side, [pair[index] for pair in condition.equal], index)
+            self._keyed(
+                plan,
+                side,
+                [catalyst.only_if(condition.own[index], pair[index]) for pair in condition.equal],
+                index,
+            )
             for index, side in enumerate((left, right))
         ]
         keys = [

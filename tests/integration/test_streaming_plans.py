@@ -162,6 +162,14 @@ def test_state_has_the_same_names_whenever_a_query_is_planned(
     assert len(state()) > 1
 
 
+def test_outer_joins_may_have_conditions_on_each_side(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    near = F.expr(f"id = order AND {NEAR} AND amount > 1 AND price > 2")
+    for how in ("left", "right", "full", "left_semi"):
+        assert planned(orders.join(payments, near, how)).schema is not None
+
+
 def test_columns_may_have_the_same_name(orders: DataFrame) -> None:
     stream = planned(orders.select("id", F.col("shop").alias("ID"), "id"))
     assert stream.is_renamed

@@ -302,6 +302,10 @@ def _stream_join(draw: random.Random, stream: _Stream) -> _Stream:
     if stream.columns.get("n") == renamed.get("n2") == "long" and draw.random() < 0.25:
         condition.append(draw.choice(("n = n2", "n < n2", "n2 > 1")))
     how = draw.choice(("inner", "inner", "left", "right", "full", "left_semi"))
+    if (
+        how != "inner" and "n < n2" in condition
+    ):  # only inner joins of streams compare other columns
+        condition[condition.index("n < n2")] = "n > 1"
     columns = stream.columns if how == "left_semi" else {**stream.columns, **renamed}
     text = f'.join({right}, F.expr("{" AND ".join(condition)}"), "{how}")'
     time = {"right": "at2"}.get(how, stream.time)
