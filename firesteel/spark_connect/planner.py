@@ -534,12 +534,18 @@ class Planner:
                 " consists of equalities and of bounds between the two event times; filter the"
                 " streams before the join"
             )
+        times: list[Any] = [None, None]
+        if condition.between is not None:
+            sides = condition.between.left, condition.between.right
+            times = [_time_of(catalyst, each) for each in sides]
         flows = [
             self._keyed(
                 plan,
                 side,
                 [catalyst.only_if(condition.own[index], pair[index]) for pair in condition.equal],
                 index,
+                # As in Spark, a row without a time has no match, and waits for one forever.
+                None if condition.between is None or condition.own[index] else times[index],
             )
             for index, side in enumerate((left, right))
         ]
@@ -569,8 +575,12 @@ class Planner:
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
 
-    def _keyed(self, join: Any, side: Any, keys: Sequence[Any], index: int) -> _Flow:
-        """Returns a side with its keys and event times as additional columns."""
+    def _keyed(
+        self, join: Any, side: Any, keys: Sequence[Any], index: int, drops: Any = None
+    ) -> _Flow:
+        """Returns a side with its keys and event times as additional columns, without the rows in
+        which `drops` is null.
+        """
         catalyst = self._catalyst
         flow = self._flow(side)
         label = ("left", "right")[index]
@@ -580,6 +590,9 @@ class Planner:
             for each in output(side)
             if delay_ms(each) is not None
         ]
+        if drops is not None:
+            there = catalyst.expressions.IsNotNull(drops)
+            flow = replace(flow, plan=_filtered(catalyst, [there], flow.plan))
         columns = [*output(flow.plan), *named, *times]
         names = [self._names.column(each) for each in output(flow.plan)]
         names += [each.name() for each in (*named, *times)]
