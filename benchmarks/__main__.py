@@ -48,10 +48,12 @@ OURS = (
     "rest",
     "subtasks_page",
     "kubernetes_pods",
+    "spark_programs",
 )  # modules with `run()`, in the order of execution
 MODULES = {
     "async": "async_calls",
     "kubernetes_pods": "kubernetes",
+    "spark_programs": "spark_programs.compare",
 }  # modules whose names differ from their benchmarks'
 # Modules with `run(share)`; `share` is the share of a full run's rows, checkpoints and failures.
 CHECKPOINTS = {
