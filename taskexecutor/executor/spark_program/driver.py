@@ -229,9 +229,7 @@ class SparkDriver(SourceOperator):
 
     def _end_processes(self) -> None:
         started = [process for process in (self._program, self._master) if process is not None]
-        end_trees([process.pid for process in started])
-        for process in started:
-            process.wait()
+        end_trees(started)
         if self._ready is not None:
             self._ready.close()
         for reader in self._readers:  # no process has the other end of their pipes

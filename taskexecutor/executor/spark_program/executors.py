@@ -114,8 +114,7 @@ class SparkExecutor(SourceOperator):
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            end_trees([worker.pid])
-            worker.wait()
+            end_trees([worker])
         output, self._output = self._output, None
         if output is not None:
             output.copy()

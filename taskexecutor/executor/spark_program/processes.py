@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
 from collections.abc import Sequence
 
 import psutil
@@ -11,21 +12,26 @@ import psutil
 _END_S = 5.0
 
 
-def end_trees(pids: Sequence[int]) -> None:
-    """Kills processes of this slot and all of their descendants, and waits until they are gone.
+def end_trees(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kills those of these processes that still run, and all of their descendants, and waits until
+    they are gone.
 
     The ancestors are killed first. An executor that a worker starts at this moment ends by itself,
     because it watches its worker.
     """
-    ended: list[psutil.Process] = []
-    for pid in pids:
+    descendants: list[psutil.Process] = []
+    for child in started:
+        if child.poll() is not None:
+            continue  # another process may have its id
         with contextlib.suppress(psutil.NoSuchProcess):
-            ancestor = psutil.Process(pid)
-            ended += [ancestor, *ancestor.children(recursive=True)]
-    for process in ended:
+            descendants += psutil.Process(child.pid).children(recursive=True)
+        child.kill()
+    for process in descendants:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(ended, _END_S)
+    for child in started:
+        child.wait()
+    psutil.wait_procs(descendants, _END_S)
 
 
 def free_port(host: str) -> int:
