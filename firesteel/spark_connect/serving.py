@@ -97,6 +97,7 @@ class Serving:
         self._address = address
         self._spark = Spark({**_SETTINGS, **conf.spark()}, folder, archive_options())
         self._lose = lose
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._server: SparkServer | None = None
         self._contexts: dict[SessionKey, ExecutionContext] = {}
@@ -142,10 +143,14 @@ class Serving:
             await asyncio.sleep(min(LOOK_EVERY_S, self._timeout_s / 2))
             for session in self._sessions.unused(self._timeout_s):
                 log.info("a session without calls ends", session_id=session.session_id)
-                await asyncio.to_thread(self._end, session)
+                try:
+                    await asyncio.to_thread(self._end, session)
+                except Exception:
+                    log.exception("a session did not end", session_id=session.session_id)
 
     def close(self) -> None:
         """Ends the JVM. Jobs keep running."""
+        self._closing.set()
         self._spark.stop()
 
     def _end(self, session: SessionKey) -> None:
@@ -163,7 +168,7 @@ class Serving:
 
     def _watch(self) -> None:
         code = self._spark.exit_code()
-        if code is not None:
+        if code is not None and not self._closing.is_set():
             self._lose(f"the JVM of Spark Connect has ended with {exit_reason(code)}")
 
     def _why_lost(self) -> str:

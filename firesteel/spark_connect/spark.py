@@ -119,8 +119,7 @@ class Spark:
     @property
     def address(self) -> str:
         """The server's host and port."""
-        module = getattr(self.jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
-        return f"127.0.0.1:{getattr(module, 'MODULE$').localPort()}"
+        return f"127.0.0.1:{self._service_object.localPort()}"
 
     @property
     def jvm(self) -> Any:
@@ -146,7 +145,7 @@ class Spark:
     def close_session(self, user_id: str, session_id: str) -> None:
         """Ends a session of the server, if it exists."""
         key = self.jvm.org.apache.spark.sql.connect.service.SessionKey(user_id, session_id)
-        self._service.sessionManager().closeSession(key, False)
+        self._service_object.sessionManager().closeSession(key, False)
         with self._preparing:
             self._prepared.discard((user_id, session_id))
 
@@ -219,6 +218,12 @@ class Spark:
         finally:
             sessions.clearActiveSession()
             thread.setContextClassLoader(before)
+
+    @property
+    def _service_object(self) -> Any:
+        """Scala's object, which has methods without a static one in Java's class."""
+        module = getattr(self.jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+        return getattr(module, "MODULE$")
 
     @property
     def _service(self) -> Any:
