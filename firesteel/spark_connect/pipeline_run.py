@@ -285,6 +285,13 @@ class PipelineRun:
                 f"the flow {flow.name} writes to {shown}, whose format is {format}: streaming"
                 f" tables are files; use one of {', '.join(_FILES)}"
             )
+        if partitions := items(metadata.partitionColumnNames()):
+            raise Refused(
+                f"the flow {flow.name} writes to {shown}, which is partitioned by"
+                f" {', '.join(map(str, partitions))}: the catalog would not know partitions that"
+                " a job adds, so that readers would miss their rows. Remove the partition columns"
+                f" of the table, drop it, and run --full-refresh {shown}"
+            )
         location = str(metadata.location())
         if has_sparks_log(location):
             raise Refused(
@@ -294,7 +301,6 @@ class PipelineRun:
             )
         request.format = format
         request.path = resolved(location)
-        request.partitioning_column_names.extend(items(metadata.partitionColumnNames()))
 
     # -- events
 

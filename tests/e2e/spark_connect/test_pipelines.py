@@ -36,7 +36,7 @@ TABLES = """
         schema = "id long, product string, price double"
         return spark.readStream.schema(schema).json("{folder}/in")
 
-    @dp.table(partition_cols=["product"])
+    @dp.table
     def cheap():
         return spark.readStream.table("orders").where(cheap_price("price"))
 
@@ -146,5 +146,5 @@ def _run_by_spark(spec: Path, folder: Path) -> None:
 
 
 def _rows(folder: Path) -> list[str]:
-    files = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive")
+    files = pyarrow.dataset.dataset(folder, format="parquet")
     return sorted(map(str, files.to_table().to_pylist()))
