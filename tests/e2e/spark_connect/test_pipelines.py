@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 
@@ -82,7 +83,7 @@ BROKEN = """
     def after_broken():
         return spark.read.table("broken")
 """
-NAMES = ("orders", "cheap", "ids", "totals", "dear", "counts")
+NAMES = ("orders", "cheap", "totals", "dear", "counts")
 
 
 def test_a_pipeline_has_the_tables_that_spark_computes(session: Session, tmp_path: Path) -> None:
@@ -121,6 +122,9 @@ def test_a_pipeline_has_the_tables_that_spark_computes(session: Session, tmp_pat
         ours, sparks = (_rows(tmp_path / each / "spark-warehouse" / name) for each in _BOTH)
         assert ours == sparks, name
         assert ours, name
+    # Spark drops the rows of the second flow: both write batch 0 to one log of files.
+    found = {(row["id"], row["of"]) for row in _table(tmp_path / "ours/spark-warehouse/ids")}
+    assert found == {(1, "all"), (2, "all"), (3, "all"), (1, "cheap"), (3, "cheap")}
 
 
 _BOTH = ("ours", "sparks")
@@ -146,5 +150,8 @@ def _run_by_spark(spec: Path, folder: Path) -> None:
 
 
 def _rows(folder: Path) -> list[str]:
-    files = pyarrow.dataset.dataset(folder, format="parquet")
-    return sorted(map(str, files.to_table().to_pylist()))
+    return sorted(map(str, _table(folder)))
+
+
+def _table(folder: Path) -> list[dict[str, Any]]:
+    return pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pylist()
