@@ -41,6 +41,14 @@ class Catalyst:
             plan = rule.apply(plan)
         return plan
 
+    def pruned(self, plan: Any) -> Any:
+        """Returns the plan without columns that nobody uses. If rows would be left without any
+        column, as by a count of all rows, the plan stays as it is: batches count their rows by
+        their columns.
+        """
+        pruned = self.jvm.org.apache.spark.sql.catalyst.optimizer.ColumnPruning.apply(plan)
+        return plan if _has_rows_without_columns(pruned) else pruned
+
     def leaf(self, attributes: Sequence[Any]) -> Any:
         """Returns the leaf of a stretch: a relation without rows and with these columns."""
         nothing = self.jvm.scala.Option.apply(None)
@@ -116,6 +124,10 @@ def children(plan: Any) -> list[Any]:
 
 def output(plan: Any) -> list[Any]:
     return items(plan.output())
+
+
+def _has_rows_without_columns(plan: Any) -> bool:
+    return not output(plan) or any(map(_has_rows_without_columns, children(plan)))
 
 
 def delay_ms(attribute: Any) -> int | None:

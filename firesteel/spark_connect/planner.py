@@ -182,7 +182,7 @@ class Planner:
         """
         catalyst = self._catalyst
         self._check(plan)
-        plan = catalyst.pushed_down(plan)
+        plan = catalyst.pruned(catalyst.pushed_down(plan))
         schema = schema_of(plan.schema())
         repeats = bool(repeated(schema.names))
         below, above = self._split_whole(plan)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -17,7 +18,7 @@ from firesteel import Environment
 from firesteel.errors import InvalidProgram
 from firesteel.operators import JoinSpec, RunningAggregateSpec, Spec
 from firesteel.operators.joins import IntervalSpec
-from firesteel.spark_connect.catalyst import Catalyst, output
+from firesteel.spark_connect.catalyst import Catalyst, children, kind, output
 from firesteel.spark_connect.conditions import condition_of, conjuncts_of
 from firesteel.spark_connect.planner import PlannedStream, Planner
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
@@ -198,6 +199,33 @@ def test_an_order_is_for_the_batches_of_the_sink(orders: DataFrame) -> None:
     assert stream.schema.simpleString() == "struct<shop:string,count:bigint>"
     (spec,) = (spec for spec in specs(stream) if isinstance(spec, RunningAggregateSpec))
     assert (spec.mode, spec.at_barriers, spec.expires) == ("complete", True, "")
+
+
+def test_columns_that_nobody_uses_are_dropped_below_watermarks(orders: DataFrame) -> None:
+    counts = orders.groupBy(F.window("at", "1 hour"), "shop").count()
+    nodes = _nodes(Catalyst(_jvm(orders)).pruned(_analyzed(counts)))
+    (at,) = (at for at, node in enumerate(nodes) if kind(node) == "EventTimeWatermark")
+    assert [each.name() for each in output(nodes[at + 1])] == ["at", "shop"]
+
+
+@pytest.mark.parametrize("unions", [False, True])
+def test_rows_that_are_only_counted_keep_their_columns(orders: DataFrame, unions: bool) -> None:
+    rows = orders.union(orders) if unions else orders
+    for node in _nodes(Catalyst(_jvm(orders)).pruned(_analyzed(rows.groupBy().count()))):
+        assert output(node)
+
+
+def _jvm(query: DataFrame) -> Any:
+    return query.sparkSession._jvm
+
+
+def _analyzed(query: DataFrame) -> Any:
+    return query._jdf.queryExecution().analyzed()
+
+
+def _nodes(plan: Any) -> list[Any]:
+    """Returns the plan's nodes, parents first."""
+    return [plan, *(node for child in children(plan) for node in _nodes(child))]
 
 
 def test_a_stretch_computes_in_another_session(spark: SparkSession, orders: DataFrame) -> None:

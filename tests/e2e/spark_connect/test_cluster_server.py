@@ -84,6 +84,13 @@ def program(
             process.kill()
 
 
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read()  # it has ended
+    return line
+
+
 def test_clients_have_separate_sessions_that_end_their_queries(
     session: Session, tmp_path: Path
 ) -> None:
@@ -93,9 +100,8 @@ def test_clients_have_separate_sessions_that_end_their_queries(
         program(session, tmp_path, token, "20", str(tmp_path / "b"), "stay") as second,
     ):
         for process, rows in ((first, [11, 12]), (second, [21, 22])):
-            assert process.stdout is not None
-            assert process.stdout.readline() == f"{rows}\n"
-            assert process.stdout.readline() == "True 1\n"
+            assert line_of(process) == f"{rows}\n"
+            assert line_of(process) == "True 1\n"
         names = [job.name for job in session.client.list_jobs()]
         assert names == ["numbers", "numbers"], "names are unique in a session"
         for process in (first, second):
