@@ -106,10 +106,15 @@ def test_clients_have_separate_sessions_that_end_their_queries(
         assert names == ["numbers", "numbers"], "names are unique in a session"
         for process in (first, second):
             process.communicate("\n")
-    running = eventually(
-        lambda: [job for job in session.client.list_jobs() if not job.status.globally_terminal][:1],
+
+    def left() -> list[JobStatus]:
+        jobs = session.client.list_jobs()
+        return [job.status for job in jobs if not job.status.globally_terminal]
+
+    eventually(
+        lambda: left() == [JobStatus.RUNNING],
+        lambda: f"only the query of the client that did not stop runs: {left()}",
     )
-    assert [job.status for job in running] == [JobStatus.RUNNING], "of the client that did not stop"
     session.cancel_all()
 
 
