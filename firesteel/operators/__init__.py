@@ -51,6 +51,7 @@ from firesteel.operators.process import (
 from firesteel.operators.rows_between import RowsBetweenSpec
 from firesteel.operators.running_aggregate import RunningAggregateSpec
 from firesteel.operators.session_aggregate import SessionAggregateSpec
+from firesteel.operators.spark_program import SparkDriverSpec, SparkExecutorsSpec
 from firesteel.operators.spec import NeededTime, Spec, WatermarkAlignmentSpec
 from firesteel.operators.top_n import TopNSpec
 from firesteel.operators.transform_with_state import TransformWithStateSpec
@@ -97,6 +98,8 @@ __all__ = [
     "SinkSpec",
     "SlidingSpec",
     "SourceSpec",
+    "SparkDriverSpec",
+    "SparkExecutorsSpec",
     "Spec",
     "TimeToLiveSpec",
     "TopNSpec",

@@ -747,9 +747,18 @@ def test_a_source_has_caught_up_once_it_has_read_every_partition_to_its_end(kafk
         produce(kafka, topic, _spread(_numbers(4, 6), 1))
         reader.reads(*_numbers(0, 6))
         reader.until(lambda: source.caught_up)
-    with Reader(_source(kafka, topic), subtask=2, parallelism=3) as empty:
-        empty.step()
-        assert empty.harness.operator.caught_up, "no partition is assigned to it"
+    read = []
+    for subtask in range(3):
+        with Reader(_source(kafka, topic), subtask=subtask, parallelism=3) as part:
+            read.append(_rows_until_caught_up(part))
+    assert sum(read) == 6 and 0 in read, "no partition is assigned to one of them"
+
+
+def _rows_until_caught_up(reader: Reader) -> int:
+    source = reader.harness.operator
+    assert isinstance(source, KafkaReading)
+    reader.until(lambda: source.caught_up)
+    return len(reader.values)
 
 
 def test_a_source_has_caught_up_when_it_has_read_as_much_as_it_may(kafka: Kafka) -> None:
