@@ -351,7 +351,7 @@ class RunningJob:
             before = self._metrics.get(attempt_id)
             first_caught_up |= metrics.caught_up > 0 and (before is None or not before.caught_up)
             self._metrics[attempt_id] = metrics
-        if first_caught_up:  # whoever stops the job then need not wait for the next look at it
+        if first_caught_up:  # a client that stops the job then learns it without a pause
             self._report_progress()
         now = self._clock.monotonic()
         if now >= self._next_sample_at:

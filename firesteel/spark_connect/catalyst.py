@@ -42,7 +42,7 @@ class Catalyst:
         return plan
 
     def pruned(self, plan: Any) -> Any:
-        """Returns the plan without columns that nobody uses. If rows would be left without any
+        """Returns the plan without unused columns. If rows would be left without any
         column, as by a count of all rows, the plan stays as it is: batches count their rows by
         their columns.
         """

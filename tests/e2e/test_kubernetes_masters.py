@@ -85,7 +85,7 @@ def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(
 
 @contextmanager
 def separate_masters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
-    """A session cluster with two Dispatchers and two ResourceManagers in pods of their own."""
+    """A session cluster with two Dispatchers and two ResourceManagers in separate pods."""
     values = masters(
         tmp_path,
         kubernetes__masters="separate",
