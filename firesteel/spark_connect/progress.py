@@ -54,10 +54,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that has read rows; `progress` is Spark's JSON."""
+    """A batch that has read rows; `progress` is Spark's JSON. `checkpoint_id` is that of the
+    checkpoint that ended it; None: the end of a finite input.
+    """
 
     number: int
     progress: str
+    checkpoint_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,12 @@ class ProgressReporter:
         self._batch_at_ms = 0
         self._reported_at_ms = 0
         self.status = Status()
-        self.recent: list[Batch] = []
+        self.recent: list[Batch] = []  # those that are published
 
     def update(self, details: JobDetails, now_ms: int) -> Batch | Idle | None:
-        """Takes newer details; returns what they complete."""
+        """Takes newer details; returns what they complete. `publish` a batch once its rows are
+        visible.
+        """
         if not self._batch_at_ms:
             self._batch_at_ms = self._reported_at_ms = details.start_ms or now_ms
         moved = self._count(details)
@@ -112,9 +117,10 @@ class ProgressReporter:
         if completed:
             newest = max(completed, key=lambda each: each.checkpoint_id)
             self._last_checkpoint = newest.checkpoint_id
+            checkpoint_id: int | None = newest.checkpoint_id
             triggered_ms, duration_ms = newest.triggered_ms, newest.duration_ms
         elif details.status is JobStatus.FINISHED:  # the end of a finite input
-            triggered_ms, duration_ms = details.end_ms, 0
+            checkpoint_id, triggered_ms, duration_ms = None, details.end_ms, 0
         else:
             return None
         if not sum(self._since.source_rows.values()):
@@ -122,11 +128,13 @@ class ProgressReporter:
                 return None
             self._reported_at_ms = now_ms
             return Idle(now_ms)
-        batch = self._batch(details, triggered_ms, duration_ms)
+        batch = self._batch(details, checkpoint_id, triggered_ms, duration_ms)
         self._batch_at_ms, self._reported_at_ms = triggered_ms + duration_ms, now_ms
         self._since = _Counters()
-        self.recent = [*self.recent[1 - RECENT :], batch]
         return batch
+
+    def publish(self, batch: Batch) -> None:
+        self.recent = [*self.recent[1 - RECENT :], batch]
 
     def _count(self, details: JobDetails) -> bool:
         """Adds what has changed since the last details; returns whether rows have moved."""
@@ -164,7 +172,9 @@ class ProgressReporter:
             return Status(INITIALIZING)
         return Status(PROCESSING, True, True) if moved else Status(WAITING)
 
-    def _batch(self, details: JobDetails, triggered_ms: int, duration_ms: int) -> Batch:
+    def _batch(
+        self, details: JobDetails, checkpoint_id: int | None, triggered_ms: int, duration_ms: int
+    ) -> Batch:
         number, self._next_batch = self._next_batch, self._next_batch + 1
         interval_s = max(0.001, (triggered_ms + duration_ms - self._batch_at_ms) / 1000)
         busy_s = max(0.001, max(self._since.busy_ms.values(), default=0.0) / 1000)
@@ -200,7 +210,7 @@ class ProgressReporter:
                 else UNKNOWN,
             },
         }
-        return Batch(number, json.dumps(progress))
+        return Batch(number, json.dumps(progress), checkpoint_id)
 
     def _source(
         self, vertex: Vertex, description: str, interval_s: float, busy_s: float

@@ -52,6 +52,9 @@ class StartedQuery:
     first_batch: int = 0
     # Called with the number of each completed batch.
     batch_ended: Callable[[int], None] = field(default=lambda _: None)
+    # Called before the progress of a batch is published, with the checkpoint that ended it or None
+    # at the end of the job: waits until the rows of the batch are visible to the program.
+    await_rows: Callable[[int | None], None] = field(default=lambda _: None)
     stop: Callable[[], None]  # ends the job, with its state if there is a location
     # Waits until the sinks have the results of everything that the sources had when it was called;
     # returns False if the job has ended. None: not known.
@@ -118,6 +121,9 @@ class StreamingQuery:
                 news = self._progress.update(details, _now_ms())
             if isinstance(news, Batch):
                 self.started.batch_ended(news.number)
+                self.started.await_rows(news.checkpoint_id)
+                with self._lock:
+                    self._progress.publish(news)
                 self._publish(_EVENTS.QUERY_PROGRESS_EVENT, progress_event(news))
             elif news is not None:
                 self._publish(_EVENTS.QUERY_IDLE_EVENT, idle_event(self.ids, news))

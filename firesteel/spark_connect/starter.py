@@ -34,6 +34,8 @@ from firesteel.spark_connect.triggers import Trigger, trigger_of
 
 log = get_logger(__name__)
 
+ROWS_S = 60.0  # for rows of a memory sink whose checkpoint is complete
+
 # Spark ends a query with its first error. A job ends with the first exception of the program's
 # functions. It is restarted after the loss of a process, and some times after any other error,
 # which it may have from another process.
@@ -199,6 +201,13 @@ class JobStarter:
                 table.wait(checkpoint_id)
             return checkpoint_id is not None
 
+        def await_rows(checkpoint_id: int | None) -> None:
+            if table is not None:
+                try:
+                    table.wait(checkpoint_id, ROWS_S)
+                except (TimeoutError, FiresteelError) as error:
+                    log.warning("rows of a memory sink", job_id=job.job_id, reason=str(error))
+
         def closed() -> None:
             if table is not None:
                 table.close()
@@ -214,6 +223,7 @@ class JobStarter:
             location="" if location.is_temporary else location.uri,
             first_batch=location.next_batch,
             batch_ended=location.batch_ended,
+            await_rows=await_rows,
             stop=stop,
             process_available=process,
             closed=closed,

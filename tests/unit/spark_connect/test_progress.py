@@ -116,6 +116,8 @@ def seen(reporter: ProgressReporter, job: JobDetails, at_s: float) -> dict[str, 
     """The progress that the details complete."""
     news = reporter.update(job, START_MS + round(at_s * 1000))
     assert not isinstance(news, Idle)
+    if news is not None:
+        reporter.publish(news)
     return json.loads(news.progress) if news is not None else None
 
 

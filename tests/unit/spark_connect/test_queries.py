@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import uuid
@@ -11,8 +12,16 @@ from typing import Any
 import pytest
 from pyspark.sql.connect import proto
 
-from firesteel.client.job_details import JobDetails
-from firesteel.common.states import JobStatus
+from firesteel.client.job_details import (
+    Attempt,
+    CheckpointDetails,
+    JobDetails,
+    OperatorDetails,
+    Subtask,
+    Vertex,
+)
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo, FiresteelError, InvalidProgram
 from firesteel.spark_connect.failures import IllegalState, Interrupted, QueryFailed
 from firesteel.spark_connect.operations import Operation, SessionKey
@@ -50,6 +59,64 @@ class Job:
         self.tell(JobStatus.CANCELED)
 
 
+def with_rows(read: int, status: JobStatus) -> JobDetails:
+    """A job whose source has read rows, and whose second checkpoint is complete."""
+    attempt = Attempt(
+        attempt_id="a",
+        number=0,
+        state=ExecutionState.RUNNING,
+        host="here",
+        task_executor_id="t",
+        slot_index=0,
+        entered_ms={},
+        metrics=TaskMetrics(records_read=read),
+        error=None,
+    )
+    source = OperatorDetails(
+        operator_id="s",
+        uid="",
+        name="Source: rows",
+        kind="Source",
+        runs_on_spark=False,
+        plan="",
+        state_bytes=None,
+    )
+    vertex = Vertex(
+        vertex_id="s",
+        name="rows",
+        parallelism=1,
+        max_parallelism=128,
+        slot_sharing_group="default",
+        operators=(source,),
+        subtasks=(Subtask(index=0, attempts=(attempt,)),),
+        input_vertex_ids=(),
+        state_bytes=None,
+    )
+    checkpoint = CheckpointDetails(
+        checkpoint_id=2,
+        savepoint=False,
+        state="COMPLETED",
+        triggered_ms=2,
+        duration_ms=1,
+        size_bytes=1,
+        acknowledged=1,
+        tasks=1,
+        failure="",
+        start_delay_ms=0,
+        alignment_ms=0,
+        sync_ms=0,
+        async_ms=0,
+    )
+    return JobDetails(
+        job_id="j",
+        name="q",
+        status=status,
+        start_ms=1,
+        vertices=(vertex,),
+        checkpoints=(checkpoint,),
+    )
+
+
 class Starter:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -57,6 +124,13 @@ class Starter:
         self.released: list[SessionKey] = []
         self.refusal: FiresteelError | None = None
         self.location = ""
+        self.awaited: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # checkpoints
+        self.rows_are_there = threading.Event()
+        self.rows_are_there.set()
+
+    def await_rows(self, checkpoint_id: int | None) -> None:
+        self.awaited.put(checkpoint_id)
+        self.rows_are_there.wait()
 
     def start(self, session: SessionKey, request: proto.WriteStreamOperationStart) -> StartedQuery:
         if self.refusal is not None:
@@ -69,6 +143,7 @@ class Starter:
             sink="console",
             explanation="the plan",
             location=self.location,
+            await_rows=self.await_rows,
             stop=job.stop,
             process_available=lambda: True,
             closed=lambda: self.closed.append(job.job_id),
@@ -189,10 +264,24 @@ def test_a_stop_ends_the_job_once(client: Client, starter: Starter) -> None:
     [job] = starter.jobs
     assert job.stopped.is_set()
     assert starter.closed == [job.job_id]
-    waits = {"await_termination": {}}
-    assert client.query(started, **waits).await_termination.terminated
+    assert client.query(started, await_termination={}).await_termination.terminated
     assert not client.query(started, exception=True).exception.HasField("exception_message")
     assert client.query(started, explain={"extended": True}).explain.result == "the plan"
+
+
+def test_a_progress_is_published_once_its_rows_are_there(client: Client, starter: Starter) -> None:
+    started = client.start("a")
+    [job] = starter.jobs
+    starter.rows_are_there.clear()
+    job.news.put(with_rows(3, JobStatus.RUNNING))
+    assert starter.awaited.get() == 2
+    assert not client.query(started, recent_progress=True).recent_progress.recent_progress_json
+    starter.rows_are_there.set()
+    job.news.put(with_rows(4, JobStatus.FINISHED))
+    assert client.query(started, await_termination={}).await_termination.terminated
+    assert starter.awaited.get() is None
+    shown = client.query(started, recent_progress=True).recent_progress.recent_progress_json
+    assert [json.loads(each)["numInputRows"] for each in shown] == [3, 1]
 
 
 def test_a_failure_is_raised_with_the_users_traceback_first(
@@ -225,7 +314,8 @@ def test_a_wait_ends_after_its_time_or_when_it_is_cancelled(client: Client, of_a
     def wait(**how: Any) -> proto.Command:
         if not of_all:
             return query_command(started, await_termination=how)
-        manager = proto.StreamingQueryManagerCommand(await_any_termination=how)
+        any_of_them = proto.StreamingQueryManagerCommand.AwaitAnyTerminationCommand(**how)
+        manager = proto.StreamingQueryManagerCommand(await_any_termination=any_of_them)
         return proto.Command(streaming_query_manager_command=manager)
 
     def terminated(response: proto.ExecutePlanResponse) -> bool:
