@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +14,29 @@ from tests.e2e.conftest import WARM_S, Session, firesteel
 from tests.e2e.spark_connect.test_programs import write
 
 PROGRAM = """
-    import sys
+    import json, sys
 
+    import pyarrow.dataset as ds
     from pyspark.sql import SparkSession
 
-    folder, location = sys.argv[1:]
+    folder, *locations = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
-    rows = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(f"{folder}/in")
-    writer = rows.selectExpr("n", "n * 2 AS twice").writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", f"{folder}/{location}").trigger(availableNow=True)
-    query = writer.start(f"{folder}/out")
-    query.awaitTermination()
-    print("id", query.id)
+    for run, location in enumerate(locations):
+        rows = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1)
+        rows = rows.json(f"{folder}/in").selectExpr("n", "n * 2 AS twice")
+        writer = rows.writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", f"{folder}/{location}")
+        try:
+            query = writer.start(f"{folder}/out")
+        except Exception as error:
+            print("refused", error)
+            continue
+        query.awaitTermination()
+        print("id", query.id)
+        print("rows", sorted(ds.dataset(f"{folder}/out").to_table()["n"].to_pylist()))
+        if location == "new":
+            with open(f"{folder}/in/{run + 3}.json", "w") as file:
+                file.write(json.dumps({"n": run + 3}) + "\\n")
 """
 
 
@@ -49,10 +61,6 @@ def test_files_continue_after_the_last_complete_batch(session: Session, tmp_path
         (tmp_path / "old" / "commits" / name).unlink()
     (tmp_path / "out" / "part-of-a-failed-task.parquet").write_bytes(b"PAR1")
 
-    arguments = ("run", "-m", session.address, str(program), str(tmp_path))
-    refused = firesteel(*arguments, "old", cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "firesteel import-spark-checkpoint" in refused.stderr
     imported = firesteel(
         *("import-spark-checkpoint", "--output", str(tmp_path / "out")),
         *(str(tmp_path / "old"), str(tmp_path / "new")),
@@ -63,13 +71,23 @@ def test_files_continue_after_the_last_complete_batch(session: Session, tmp_path
     assert "Batch 2 was planned and is not complete: it is repeated." in imported.stdout
     assert _rows(tmp_path / "out") == [0, 1]
 
-    # The second of these runs continues from Firesteel's own savepoint.
-    for number in (3, 4):
-        write(tmp_path, f"in/{number}.json", f'{{"n": {number}}}\n')
-        done = firesteel(*arguments, "new", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == by_spark.stdout.splitlines()[-1]  # the id
-        assert _rows(tmp_path / "out") == list(range(number + 1))
+    # The second of the queries that continue does so from Firesteel's own savepoint.
+    write(tmp_path, "in/3.json", '{"n": 3}\n')
+    locations = ("old", "new", "new")
+    arguments = ("run", "-m", session.address, str(program), str(tmp_path), *locations)
+    done = firesteel(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused, found, continued = done.stdout.partition("id ")
+    assert refused.lstrip().startswith("refused ") and found, done.stdout
+    assert "firesteel import-spark-checkpoint" in refused
+    [query_id] = re.findall("^id (.*)$", by_spark.stdout, re.M)
+    assert re.findall("^(id|rows) (.*)$", found + continued, re.M) == [
+        ("id", query_id),
+        ("rows", "[0, 1, 2, 3]"),
+        ("id", query_id),
+        ("rows", "[0, 1, 2, 3, 4]"),
+    ]
+    assert _rows(tmp_path / "out") == list(range(5))
 
 
 def _rows(folder: Path) -> list[int]:
