@@ -752,9 +752,19 @@ class KeyedStream(DataStream):
         self.key_columns = key_columns
         self._unkeyed = stream._exchanged_as(None)
 
-    def _add_in_two_halves(self, title: str, partial: Spec, final: Spec, *, uid: str) -> DataStream:
-        """Adds the partial aggregate before the shuffle, and the keyed half after it."""
-        before = _partial_half(self._unkeyed, title, partial, uid)
+    def _add_in_two_halves(
+        self,
+        title: str,
+        partial: Spec,
+        final: Spec,
+        *,
+        uid: str,
+        between: Callable[[DataStream], DataStream] = lambda partials: partials,
+    ) -> DataStream:
+        """Adds the partial aggregate and what is `between` before the shuffle, and the keyed half
+        after it.
+        """
+        before = between(_partial_half(self._unkeyed, title, partial, uid))
         before = before._exchanged_as(self._upstreams[0].result_type)
         return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
 

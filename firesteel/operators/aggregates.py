@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from firesteel.operators.assigners import WindowSpec
 from firesteel.operators.spec import NeededTime, Spec
 
+LATEST = "_latest"  # the column with the latest time of the rows of a partial aggregate
+
 
 @dataclass(frozen=True, slots=True)
 class RowPartial:
@@ -58,9 +60,13 @@ class PartialWindowAggregateSpec(Spec):
     """The partial half: assigns panes or sessions, groups and aggregates within a bundle, on Spark.
 
     Output: key columns, `window_start`, `window_end` (timestamp[us, UTC], only for event-time
-    windows), the partial columns, `_rows` (int64). For a running aggregation of changes: for each
-    row, the key columns, its contributions to the partial columns (`of_row`), and `row_kind`; with
-    `whole_rows`: all columns, and the row's contributions."""
+    windows), the partial columns, `_rows` (int64), `_latest` if `latest` is a column. For a running
+    aggregation of changes: for each row, the key columns, its contributions to the partial columns
+    (`of_row`), and `row_kind`; with `whole_rows`: all columns, and the row's contributions.
+
+    With `whole_windows`, a window is a key of a running aggregation, as Spark's `window()` is:
+    rows have the start and the end of windows instead of panes, and rows without a time do not
+    count."""
 
     key_columns: tuple[str, ...]
     window: WindowSpec | None  # None: a running aggregation
@@ -69,6 +75,8 @@ class PartialWindowAggregateSpec(Spec):
     # Added to event time: -1 if the column holds the (exclusive) end of an upstream window.
     time_shift_us: int = 0
     whole_rows: bool = False
+    whole_windows: bool = False
+    latest: str = ""  # a column of timestamps, whose latest value in each group is `_latest`
 
     uses_pandas = False
     counts_rows = True
@@ -84,7 +92,9 @@ class PartialWindowAggregateSpec(Spec):
 
     @property
     def needed_times(self) -> list[NeededTime]:
-        return [NeededTime(0, self.time_column)] if self.in_event_time else []
+        if not self.in_event_time or self.whole_windows:
+            return []
+        return [NeededTime(0, self.time_column)]
 
 
 def aggregate_of(specs: Sequence[Spec]) -> PartialWindowAggregateSpec | None:

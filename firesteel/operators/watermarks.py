@@ -75,6 +75,7 @@ class EventTimeWatermarkSpec(Spec):
     # Whether an upstream operator of this kind also has a watermark: the policy of the job combines
     # both.
     combined: bool = False
+    drops_column: bool = False  # the rows are emitted without `column`
 
     uses_pandas = False
     sets_times = True

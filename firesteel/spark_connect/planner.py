@@ -29,6 +29,7 @@ from firesteel.operators import (
     SessionAggregateSpec,
     Spec,
 )
+from firesteel.operators.aggregates import LATEST
 from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.catalyst_plan import alias, items
@@ -45,6 +46,7 @@ from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.names import Names, repeated
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
+from firesteel.spark_connect.time_windows import time_window
 from firesteel.static_table import StaticTable
 
 # Nodes that treat each row by itself; Spark runs them in the slots.
@@ -76,6 +78,8 @@ _HOW: dict[str, How] = {
     "FullOuter": "full",
     "LeftSemi": "semi",
 }
+# The column with the time of a watermark, if the query does not need it.
+_TIME_OF_WATERMARK = "time_of_watermark"
 # Nodes that need all rows: allowed above the aggregate of a query in complete mode.
 _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
 
@@ -98,11 +102,25 @@ class PlannedStream:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Watermark:
+    """A watermark that is assigned after the stretch above it, whose rows are as many.
+
+    So the stretch is one plan with what is below the watermark.
+    """
+
+    time: Any  # attribute
+    title: str
+    uid: str
+    spec: EventTimeWatermarkSpec  # its column is not known yet
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Flow:
     """A stream and the stretch that is still to be applied to it.
 
     `attributes` are those of the stream's columns `names`; `plan` has them as its leaf, and
-    `statics` for others.
+    `statics` for others. If `hides_time`, the last column of the plan is the time of the
+    `watermark`, which the query itself does not need.
     """
 
     stream: DataStream
@@ -110,6 +128,14 @@ class _Flow:
     names: list[str]
     plan: Any
     statics: Mapping[int, StaticTable] = field(default_factory=dict)
+    watermark: _Watermark | None = None
+    hides_time: bool = False
+
+    @property
+    def output(self) -> list[Any]:
+        """The attributes of the plan's columns."""
+        columns = output(self.plan)
+        return columns[:-1] if self.hides_time else columns
 
 
 def stream_of(
@@ -188,13 +214,13 @@ class Planner:
         below, above = self._split_whole(plan)
         flow, per_batch = self._flow(below), None
         if above is None:
-            flow = replace(flow, plan=self._unique(flow.plan)) if repeats else flow
-            names = [each.name() for each in output(flow.plan)] if repeats else schema.names
+            flow = self._unique(flow) if repeats else flow
+            names = [each.name() for each in flow.output] if repeats else schema.names
             flow = self._cut(flow, names=names)
         else:
             flow = self._cut(flow)
             whole = above(catalyst.leaf(flow.attributes))
-            per_batch = catalyst.stretch(self._unique(whole) if repeats else whole)
+            per_batch = catalyst.stretch(self._uniquely_named(whole) if repeats else whole)
         return PlannedStream(
             environment=self._environment,
             stream=flow.stream,
@@ -203,8 +229,12 @@ class Planner:
             is_renamed=repeats,
         )
 
-    def _unique(self, plan: Any) -> Any:
-        """Returns the plan with its columns under unique names."""
+    def _unique(self, flow: _Flow) -> _Flow:
+        """Returns the flow with its columns under unique names."""
+        flow = flow if flow.watermark is None else self._cut(flow)
+        return replace(flow, plan=self._uniquely_named(flow.plan))
+
+    def _uniquely_named(self, plan: Any) -> Any:
         columns = [
             self._catalyst.named(each, f"{self._names.column(each)}_{number}_column")
             for number, each in enumerate(output(plan))
@@ -248,8 +278,7 @@ class Planner:
         if name in _TRANSPARENT:
             return self._flow(children(plan)[0])
         if name in _ROW_BY_ROW:
-            flow = self._flow(children(plan)[0])
-            return replace(flow, plan=plan.withNewChildren(self._catalyst.seq([flow.plan])))
+            return self._row_by_row(plan, self._flow(children(plan)[0]))
         node = self._nodes.get(name)
         if node is None:
             raise InvalidProgram(
@@ -258,27 +287,45 @@ class Planner:
             )
         return node(plan)
 
+    def _row_by_row(self, plan: Any, flow: _Flow) -> _Flow:
+        if kind(plan) == "Filter" and _is_always_true(plan.condition()):
+            return flow
+        if flow.watermark is not None:
+            time = flow.watermark.time
+            if kind(plan) == "Project":
+                columns = items(plan.projectList())
+                hides = not any(_same(time, each.toAttribute()) for each in columns)
+                project = self._catalyst.project([*columns, time] if hides else columns, flow.plan)
+                return replace(flow, plan=project, hides_time=hides)
+            if not _keeps_times(plan, time):
+                flow = self._cut(flow)
+        return replace(flow, plan=plan.withNewChildren(self._catalyst.seq([flow.plan])))
+
+    def _cut_flow(self, plan: Any) -> _Flow:
+        """Returns the flow of a plan, with its watermark assigned."""
+        flow = self._flow(plan)
+        return flow if flow.watermark is None else self._cut(flow)
+
     def _source(self, plan: Any) -> _Flow:
         stream, names = source_of(self._jvm, self._environment, plan, self._names.uid("source"))
         return self._on(stream, output(plan), names)
 
     def _watermark(self, plan: Any) -> _Flow:
-        flow = self._cut(self._flow(children(plan)[0]))
-        time = plan.eventTime().exprId()
+        flow = self._cut_flow(children(plan)[0])
         attributes = output(plan)
-        name, delay = next(
-            (name, delay_ms(attribute) or 0)
-            for name, attribute in zip(flow.names, attributes, strict=True)
-            if attribute.exprId().equals(time)
+        time = next(each for each in attributes if _same(each, plan.eventTime()))
+        watermark = _Watermark(
+            time=time,
+            title=f"Watermark({plan.eventTime().name()})",
+            uid=self._names.uid("watermark"),
+            spec=EventTimeWatermarkSpec(
+                delay_us=(delay_ms(time) or 0) * 1_000,
+                combined=_has(children(plan)[0], "EventTimeWatermark"),
+            ),
         )
-        spec = EventTimeWatermarkSpec(
-            column=name,
-            delay_us=delay * 1_000,
-            combined=_has(children(plan)[0], "EventTimeWatermark"),
-        )
-        uid = self._names.uid("watermark")
-        stream = flow.stream.operator(f"Watermark({plan.eventTime().name()})", spec, uid=uid)
-        return self._on(stream, attributes, flow.names)
+        # The attributes know that one of them is the event time.
+        project = self._catalyst.project(attributes, flow.plan)
+        return replace(flow, plan=project, watermark=watermark, hides_time=False)
 
     def _union(self, plan: Any) -> _Flow:
         attributes = output(plan)
@@ -301,7 +348,7 @@ class Planner:
         return flow.stream.operator("No watermark", EventTimeWatermarkSpec()).rebalance()
 
     def _deduplicate(self, plan: Any) -> _Flow:
-        flow = self._flow(children(plan)[0])
+        flow = self._cut_flow(children(plan)[0])
         within = kind(plan) == "DeduplicateWithinWatermark"
         attributes = output(flow.plan)
         names = list(map(self._names.column, attributes))
@@ -344,36 +391,60 @@ class Planner:
             )
         found = option.get()
         grouping, calls, results = items(found._1()), items(found._2()), items(found._3())
-        flow = self._flow(found._4())
-        keys = [_Key.of(catalyst, self._names, each) for each in grouping or [self._all_rows()]]
+        window, plan = None, found._4()
+        if (attribute := _only_key(grouping, calls)) is not None:
+            window = time_window(catalyst, plan, attribute)
+        if window is not None:
+            plan = window.plan
+            grouping = [each for each in grouping if not _is(each, attribute)]
+        flow = self._flow(plan)
+        if window is None and not grouping:
+            grouping = [self._all_rows()]
+        keys = [_Key.of(catalyst, self._names, each) for each in grouping]
         columns = [column for key in keys for column in key.columns]
+        key_columns = tuple(name for name, _ in columns)
         inputs: list[Any] = []
         expressions: list[str] = []
         for call in calls:
             expressions.append(self._call(call, inputs))
-        before = catalyst.project([*(e for _, e in columns), *inputs], flow.plan)
-        flow = self._cut_as(
-            replace(flow, plan=before),
-            [name for name, _ in columns] + [each.name() for each in inputs],
-        )
-        names = tuple(name for name, _ in columns)
+        columns += [(each.name(), each) for each in inputs]
+        watermark, time, latest = flow.watermark, "", ""
+        if window is not None:
+            keys.append(_Key.of_window(catalyst, attribute))
+            time = self._names.time(window.time)
+            columns.append((time, window.time))
+        if watermark is not None:
+            latest = _TIME_OF_WATERMARK
+            if window is not None and _same(window.time, watermark.time):
+                latest = time
+            else:
+                columns.append((latest, watermark.time))
+        before = catalyst.project([each for _, each in columns], flow.plan)
+        flow = replace(flow, plan=before, watermark=None, hides_time=False)
+        flow = self._cut_as(flow, [name for name, _ in columns])
         aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
         for item in unsplittable(aggregates):
             raise InvalidProgram(
                 f"{item.whole} would keep all rows of each group; use functions whose results can"
                 " be updated (count, sum, min, max, avg, stddev, approx_count_distinct, ...)"
             )
-        expires = next((key.time for key in keys if key.time), "")
         partial = PartialWindowAggregateSpec(
-            key_columns=names, window=None, time_column="", aggregates=aggregates
+            key_columns=key_columns,
+            window=window.spec if window is not None else None,
+            time_column=time,
+            aggregates=aggregates,
+            whole_windows=window is not None,
+            latest=latest,
         )
+        names = tuple(name for key in keys for name in key.names)
+        by = names
         mode = cast(Any, self._output_mode)
         final: Spec
         if session := next((key for key in keys if key.session), None):
-            start, end = (name for name, _ in session.columns)
-            names = tuple(name for name in names if name not in (start, end))
+            start, end = session.names
+            by = tuple(name for name in names if name not in session.names)
             final = SessionAggregateSpec(
-                key_columns=partial.key_columns,
+                key_columns=names,
                 start=start,
                 end=end,
                 aggregates=aggregates,
@@ -381,6 +452,7 @@ class Planner:
                 at_barriers=self._batches,
             )
         else:
+            expires = next((key.time for key in keys if key.time), "")
             final = RunningAggregateSpec(
                 key_columns=names,
                 aggregates=aggregates,
@@ -388,10 +460,17 @@ class Planner:
                 expires=expires if self._output_mode != "complete" else "",
                 at_barriers=self._batches,
             )
-        stream = flow.stream.key_by(*names)._add_in_two_halves(
+
+        def timed(partials: DataStream) -> DataStream:
+            if watermark is None:
+                return partials
+            return _assigned(partials, watermark, LATEST, drops=True)
+
+        stream = flow.stream.key_by(*by)._add_in_two_halves(
             f"Aggregate({', '.join(key.attribute.name() for key in keys)})",
             partial,
             final,
+            between=timed,
             uid=self._names.uid("aggregate"),
         )
         return self._after_aggregate(stream, keys, calls, results)
@@ -405,7 +484,7 @@ class Planner:
     ) -> _Flow:
         catalyst = self._catalyst
         attributes = [part for key in keys for part in key.parts]
-        names = [name for key in keys for name, _ in key.columns]
+        names = [name for key in keys for name in key.names]
         attributes += [call.resultAttribute() for call in calls] or [_row_count(catalyst)]
         names += [self._names.result(call) for call in calls] or ["rows_"]
         leaf = catalyst.leaf(attributes)
@@ -478,7 +557,7 @@ class Planner:
                 " whose names are unique: add others with withColumn(...) before"
             )
         (child, *_) = children(plan)
-        flow = self._flow(child)
+        flow = self._cut_flow(child)
         flow = self._cut_as(replace(flow, plan=self._catalyst.project(given, flow.plan)), names)
         keyed = flow.stream.key_by(*(by_id[key.exprId().id()] for key in keys))
         run = keyed.transform_with_state_in_pandas if pandas else keyed.transform_with_state
@@ -496,7 +575,7 @@ class Planner:
         if all(side.isStreaming() for side in sides):
             return self._stream_join(plan)
         streaming = [side.isStreaming() for side in sides].index(True)
-        flow = self._flow(sides[streaming])
+        flow = self._cut_flow(sides[streaming])
         static = sides[1 - streaming]
         leaf = self._catalyst.leaf(output(static))
         rows = self._rows(static)
@@ -583,6 +662,8 @@ class Planner:
         """
         catalyst = self._catalyst
         flow = self._flow(side)
+        if flow.watermark is not None and not (drops is None or _is(drops, flow.watermark.time)):
+            flow = self._cut(flow)
         label = ("left", "right")[index]
         named = [catalyst.named(key, f"k{i}_{label}") for i, key in enumerate(keys)]
         times = [
@@ -593,10 +674,10 @@ class Planner:
         if drops is not None:
             there = catalyst.expressions.IsNotNull(drops)
             flow = replace(flow, plan=_filtered(catalyst, [there], flow.plan))
-        columns = [*output(flow.plan), *named, *times]
-        names = [self._names.column(each) for each in output(flow.plan)]
+        columns = [*flow.output, *named, *times]
+        names = [self._names.column(each) for each in flow.output]
         names += [each.name() for each in (*named, *times)]
-        flow = self._cut_as(replace(flow, plan=catalyst.project(columns, flow.plan)), names)
+        flow = self._cut_as(self._projected(flow, columns), names)
         return replace(flow, stream=self._timed(join, side, flow))
 
     # -- stretches
@@ -605,27 +686,65 @@ class Planner:
         leaf = self._catalyst.leaf(attributes)
         return _Flow(stream=stream, attributes=attributes, names=names, plan=leaf)
 
+    def _projected(self, flow: _Flow, columns: list[Any]) -> _Flow:
+        """Returns the flow with these columns, and the time of its watermark."""
+        hides = flow.watermark is not None
+        every = [*columns, flow.watermark.time] if flow.watermark is not None else columns
+        return replace(flow, plan=self._catalyst.project(every, flow.plan), hides_time=hides)
+
     def _cut(self, flow: _Flow, names: Sequence[str] | None = None) -> _Flow:
-        """Adds the stretch of `flow` to the stream. Its columns get `names`."""
-        attributes = output(flow.plan)
+        """Adds the stretch of `flow` to the stream, and its watermark. Its columns get `names`."""
         if names is None:
             if kind(flow.plan) == "LocalRelation":
                 return flow
-            names = [self._names.column(each) for each in attributes]
+            names = [self._names.column(each) for each in flow.output]
         elif list(names) == flow.names and kind(flow.plan) == "LocalRelation":
             return flow
         return self._cut_as(flow, names)
 
     def _cut_as(self, flow: _Flow, names: Sequence[str]) -> _Flow:
-        attributes = output(flow.plan)
+        attributes = flow.output
         columns = [
             self._catalyst.renamed(attribute, name)
             for attribute, name in zip(attributes, names, strict=True)
         ]
+        watermark, time = flow.watermark, ""
+        if watermark is not None:
+            known = (_same(each, watermark.time) for each in attributes)
+            time = next((name for name, is_time in zip(names, known, strict=True) if is_time), "")
+            if not time:
+                columns.append(self._catalyst.named(watermark.time, _TIME_OF_WATERMARK))
         whole = self._catalyst.project(columns, flow.plan)
         stretch = self._catalyst.stretch(whole, flow.statics)
         stream = flow.stream.transform(stretch, name=_title(flow.plan))
+        if watermark is not None:
+            stream = _assigned(stream, watermark, time or _TIME_OF_WATERMARK, drops=not time)
         return self._on(stream, attributes, list(names))
+
+
+def _assigned(
+    stream: DataStream, watermark: _Watermark, column: str, *, drops: bool = False
+) -> DataStream:
+    spec = replace(watermark.spec, column=column, drops_column=drops)
+    return stream.operator(watermark.title, spec, uid=watermark.uid)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two attributes are the same column."""
+    return bool(one.exprId().equals(other.exprId()))
+
+
+def _is_always_true(condition: Any) -> bool:
+    """Whether a condition only excludes nulls of a column that has none."""
+    return kind(condition) == "IsNotNull" and not condition.child().nullable()
+
+
+def _keeps_times(plan: Any, time: Any) -> bool:
+    """Whether a node filters rows without a time only."""
+    if kind(plan) != "Filter" or kind(plan.condition()) != "IsNotNull":
+        return False
+    (child,) = children(plan.condition())
+    return kind(child) == "AttributeReference" and _same(child, time)
 
 
 def _function_of(catalyst: Catalyst, expression: Any) -> Any:
@@ -666,7 +785,8 @@ class _Key:
 
     attribute: Any
     columns: list[tuple[str, Any]]  # names and expressions before the aggregate
-    parts: list[Any]  # their attributes after it
+    names: list[str]  # after it
+    parts: list[Any]  # their attributes
     time: str = ""  # the column with the key's event time
     window: bool = False
     session: bool = False
@@ -679,20 +799,33 @@ class _Key:
             return _Key(
                 attribute=attribute,
                 columns=[(name, grouping)],
+                names=[name],
                 parts=[attribute],
                 time=name if delay_ms(attribute) is not None else "",
             )
-        parts = [
-            catalyst.named(catalyst.field(attribute, index), f"{name}_{part}")
-            for index, part in enumerate(("start", "end"))
-        ]
+        names_of_parts = [f"{name}_start", f"{name}_end"]
+        parts = _bounds(catalyst, attribute, names_of_parts)
         return _Key(
             attribute=attribute,
-            columns=[(part.name(), part) for part in parts],
+            columns=list(zip(names_of_parts, parts, strict=True)),
+            names=names_of_parts,
             parts=[part.toAttribute() for part in parts],
-            time=parts[1].name() if delay_ms(attribute) is not None else "",
+            time=names_of_parts[1] if delay_ms(attribute) is not None else "",
             window=True,
             session=attribute.metadata().contains("spark.sessionWindow"),
+        )
+
+    @staticmethod
+    def of_window(catalyst: Catalyst, attribute: Any) -> _Key:
+        """Returns the key of a window that the aggregate computes."""
+        names = ["window_start", "window_end"]
+        return _Key(
+            attribute=attribute,
+            columns=[],
+            names=names,
+            parts=[part.toAttribute() for part in _bounds(catalyst, attribute, names)],
+            time=names[1] if delay_ms(attribute) is not None else "",
+            window=True,
         )
 
     def whole(self, catalyst: Catalyst) -> Any:
@@ -701,6 +834,27 @@ class _Key:
         start, end = self.parts
         struct = catalyst.struct([("start", start), ("end", end)])
         return alias(catalyst.jvm, struct, self.attribute)
+
+
+def _bounds(catalyst: Catalyst, window: Any, names: Sequence[str]) -> list[Any]:
+    """Returns the start and the end of a window as columns with these names."""
+    return [catalyst.named(catalyst.field(window, index), name) for index, name in enumerate(names)]
+
+
+def _only_key(grouping: Sequence[Any], calls: Sequence[Any]) -> Any:
+    """Returns the grouping expression that is a window of time which no other part of the aggregate
+    uses; None if there is none.
+    """
+    for each in grouping:
+        if kind(each) == "AttributeReference" and each.metadata().contains("spark.timeWindow"):
+            others = [other for other in (*grouping, *calls) if other is not each]
+            used = any(other.references().contains(each) for other in others)
+            return None if used else each
+    return None
+
+
+def _is(expression: Any, attribute: Any) -> bool:
+    return kind(expression) == "AttributeReference" and _same(expression, attribute)
 
 
 def _has(plan: Any, name: str) -> bool:

@@ -144,10 +144,11 @@ class EventTimeWatermark(StreamOperator):
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
             return
-        self.output.emit(batch)
-        if not self._spec.column:
+        column = self._spec.column
+        self.output.emit(batch.drop_columns([column]) if self._spec.drops_column else batch)
+        if not column:
             return
-        latest_us = _latest_us(batch, self._spec.column)
+        latest_us = _latest_us(batch, column)
         if latest_us is not None and (self._latest_us is None or latest_us > self._latest_us):
             self._latest_us = latest_us
             if self._spec.eagerly:
@@ -191,7 +192,10 @@ def _latest_us(batch: pa.RecordBatch, column: str) -> int | None:
 def _analyze_event_time(step: AnalysisStep, spec: EventTimeWatermarkSpec) -> AnalyzedOutput:
     if spec.column and step.input_schema is not None:
         check_time_column(step, f"watermark of {spec.column!r}", spec.column, step.input_schema)
-    return AnalyzedOutput(schema=step.input_schema)
+    schema = step.input_schema
+    if spec.drops_column and schema is not None:
+        schema = schema.remove(column_index(schema, spec.column))
+    return AnalyzedOutput(schema=schema, final=step.inputs[0].final)
 
 
 def _analyze(step: AnalysisStep, spec: AssignWatermarksSpec) -> AnalyzedOutput:

@@ -21,6 +21,7 @@ from firesteel.operators import (
     TumblingSpec,
     WindowApplySpec,
 )
+from firesteel.operators.aggregates import LATEST
 from firesteel.plan.deferred_columns import made_anew
 from firesteel.plan.frame_methods import session_gap_us
 from firesteel.row_kind import ROW_KIND
@@ -99,8 +100,11 @@ def partial_window_aggregate(
     if by_row(frame, spec):
         return _rows_with_partials(frame, spec)
     partials = _partials(frame, spec.aggregates)
-    columns = [sql.expr(text).alias(name) for name, text in (*partials.items(), (ROWS, "count(1)"))]
-    names = [quoted(name) for name in (*partials, ROWS)]
+    partials[ROWS] = "count(1)"
+    if spec.latest:
+        partials[LATEST] = f"max({quoted(spec.latest)})"
+    columns = [sql.expr(text).alias(name) for name, text in partials.items()]
+    names = [quoted(name) for name in partials]
     keys = [quoted(key) for key in spec.key_columns]
     grouping = [column(key) for key in spec.key_columns]
     if cores == 1:

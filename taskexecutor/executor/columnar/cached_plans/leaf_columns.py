@@ -111,6 +111,8 @@ def _made(
             return _as_it_is(names[expression.exprId().id()])
         case "AttributeReference":
             return _made(projections[0][expression.exprId().id()], projections[1:], names)
+        case "Cast" if _is_same_type(expression):
+            return _made(expression.child(), projections, names)
         case "Cast":
             number = _made(expression.child(), projections, names)
             kind = expression.dataType().simpleString()
@@ -132,6 +134,12 @@ def _made(
             fields = [str(name) for name in expression.dataType().fieldNames()]
             return _struct(fields, parts) if len(parts) == len(values) else None
     return None
+
+
+def _is_same_type(cast: Any) -> bool:
+    """Whether a cast only changes whether parts of a value may be null, or their metadata."""
+    given, wanted = cast.child().dataType(), cast.dataType()
+    return bool(given.catalogString() == wanted.catalogString())
 
 
 def _as_it_is(name: str) -> LeafColumn:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from firesteel.operators import PartialWindowAggregateSpec, RowPartial, SessionSpec
+from firesteel.operators.aggregates import LATEST
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials, Values
 from taskexecutor.executor.columnar.schemas import to_arrow
@@ -56,7 +57,11 @@ def row_partials(
     kinds = {field.name: field.dataType for field in aggregated.schema.fields}
     schema = to_arrow(aggregated.schema)
     merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
-    of_row = {
+    latest: dict[str, RowPartial] = {}
+    if spec.latest:
+        merges[LATEST] = "max"
+        latest[LATEST] = RowPartial(composed.quoted(spec.latest))
+    of_row = latest | {
         name: composed.exactly(each)
         if name in item.exact and _is_decimal(kinds.get(name))
         else each

@@ -126,6 +126,8 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < max(_DENSE * len(numbers), 1024):
             return (numbers - low if low else numbers), high - low + 1
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        return _codes_of_struct(column)
     if pa.types.is_nested(column.type):
         return _codes_of_nested(column)
     if pa.types.is_floating(column.type):
@@ -149,8 +151,16 @@ def _alike(column: pa.Array) -> pa.Array:
     return pa.array(values, column.type, mask=mask)
 
 
+def _codes_of_struct(column: pa.StructArray) -> tuple[Ints, int]:
+    """Returns codes of structs, which are equal if all of their fields are. A null struct differs
+    from a struct of nulls.
+    """
+    groups = group([*([column.is_null()] if column.null_count else []), *column.flatten()])
+    return groups.codes, groups.count
+
+
 def _codes_of_nested(column: pa.Array) -> tuple[Ints, int]:
-    """Returns codes of structs and lists, which Arrow cannot hash."""
+    """Returns codes of lists and maps, which Arrow cannot hash."""
     numbers: dict[Any, int] = {}
     codes = [numbers.setdefault(comparable(value), len(numbers)) for value in column.to_pylist()]
     return np.array(codes, np.int64), len(numbers)

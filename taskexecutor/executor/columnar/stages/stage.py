@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.operators import Spec
-from firesteel.operators.aggregates import aggregate_of
+from firesteel.operators import PartialWindowAggregateSpec, SlidingSpec, Spec, TumblingSpec
+from firesteel.operators.aggregates import LATEST, aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.grouping.merging import merges_of
+from taskexecutor.executor.columnar.grouping.whole_windows import whole_windows
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.runner import Runner, TaskOnSpark
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
@@ -51,7 +53,9 @@ class SparkStage(StreamOperator):
                 self._emit(batch)
 
     def _emit(self, batch: pa.RecordBatch) -> None:
-        self._check_times(batch)
+        aggregate = aggregate_of(self._specs)
+        if aggregate is not None and aggregate.in_event_time:
+            batch = _in_windows(batch, aggregate)
         self.output.emit(batch)
 
     def _checked(self, frame: DataFrame) -> pa.Schema:
@@ -73,10 +77,25 @@ class SparkStage(StreamOperator):
         self._dtypes = dtypes
         return self._output_schema
 
-    def _check_times(self, batch: pa.RecordBatch) -> None:
-        aggregate = aggregate_of(self._specs)
-        if aggregate is None or not aggregate.in_event_time:
-            return
-        starts = batch.column(batch.schema.get_field_index(composed.WINDOW_START))
-        if starts.null_count:
+
+def _in_windows(batch: pa.RecordBatch, aggregate: PartialWindowAggregateSpec) -> pa.RecordBatch:
+    """Returns partial rows as the keyed half expects them. Raises MissingTime if it must not get
+    rows without a time.
+    """
+    window, start = aggregate.window, composed.WINDOW_START
+    if not aggregate.whole_windows:
+        if batch.column(batch.schema.get_field_index(start)).null_count:
             raise MissingTime(aggregate.time_column)
+        return batch
+    assert isinstance(window, TumblingSpec | SlidingSpec)
+    merges = merges_of(aggregate.aggregates)
+    if aggregate.latest:
+        merges[LATEST] = "max"
+    return whole_windows(
+        batch,
+        window,
+        start=start,
+        end=composed.WINDOW_END,
+        keys=aggregate.key_columns,
+        merges=merges,
+    )

@@ -1,0 +1,161 @@
+"""Recognises the plan of Spark's `window()`, so that Firesteel computes the windows itself.
+
+Spark's analyzer replaces `window(time, ...)` by arithmetic on microseconds: in a projection for
+tumbling windows, and in an `Expand`, which repeats each row, for sliding ones. The rows without a
+time are filtered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from firesteel.operators import SlidingSpec, TumblingSpec
+from firesteel.plan.catalyst_plan import items
+from firesteel.spark_connect.catalyst import Catalyst, children, kind, output
+
+_TIME = r"(?P<time>precisetimestampconversion\(.+?, TimestampType, LongType\))"
+_SINCE = r"(?P<since>\((?P=time) - (?P<offset>-?\d+)\) % (?P<slide>\d+))"
+_START = (
+    rf"(?P<start>\(\({_TIME} - CASE WHEN \(\({_SINCE}\) < (?:cast\(0 as bigint\)|0)\)"
+    r" THEN \(\((?P=since)\) \+ (?P=slide)\) ELSE \((?P=since)\) END\) - (?P<back>-?\d+)\))"
+)
+# As Spark shows it: TimeWindowing in org.apache.spark.sql.catalyst.analysis.
+_WINDOW = re.compile(
+    rf"named_struct\(start, knownnullable\(precisetimestampconversion\({_START}, LongType,"
+    r" TimestampType\)\), end, knownnullable\(precisetimestampconversion\(\((?P=start) \+"
+    r" (?P<size>\d+)\), LongType, TimestampType\)\)\)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeWindow:
+    """A window as `spec` over the column `time`, an attribute of `plan`.
+
+    `plan` has the columns of the plan in which Spark computes the window, except the window.
+    """
+
+    spec: TumblingSpec | SlidingSpec
+    time: Any
+    plan: Any
+
+
+def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None:
+    """Returns the window that is the attribute `window` of the plan; None unless Spark computes it
+    below nodes that pass it on, from a timestamp with a time zone.
+    """
+    if kind(plan) == "Project":
+        columns = items(plan.projectList())
+        (made,) = (each for each in columns if _same(each.toAttribute(), window))
+        rest = [each for each in columns if each is not made]
+        if any(each.references().contains(window) for each in rest):
+            return None
+        (below,) = children(plan)
+        if kind(made) == "Alias":
+            return _tumbling(catalyst, made.child(), rest, below)
+        found = time_window(catalyst, below, window)
+        if found is None:
+            return None
+        known = any(_same(each.toAttribute(), found.time) for each in rest)
+        columns = rest if known else [*rest, found.time]
+        return TimeWindow(
+            spec=found.spec, time=found.time, plan=catalyst.project(columns, found.plan)
+        )
+    if kind(plan) == "Filter":
+        (below,) = children(plan)
+        if kind(below) == "Expand":
+            return _sliding(catalyst, below, window, [plan.condition()])
+    return _sliding(catalyst, plan, window, []) if kind(plan) == "Expand" else None
+
+
+def _tumbling(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> TimeWindow | None:
+    found = _WINDOW.fullmatch(made.toString())
+    if found is None or found["back"] != "0" or found["slide"] != found["size"]:
+        return None
+    spec = TumblingSpec(size_us=int(found["size"]), offset_us=int(found["offset"]))
+    return _on(catalyst, spec, made, rest, below)
+
+
+def _sliding(
+    catalyst: Catalyst, expand: Any, window: Any, conditions: list[Any]
+) -> TimeWindow | None:
+    """`conditions`: of filters above."""
+    columns = output(expand)
+    (place,) = (index for index, each in enumerate(columns) if _same(each, window))
+    rest = [each for index, each in enumerate(columns) if index != place]
+    made, matches = [], []
+    for projection in map(items, items(expand.projections())):
+        made.append(projection.pop(place))
+        matches.append(_WINDOW.fullmatch(made[-1].toString()))
+        if not all(
+            kind(one) == "AttributeReference" and _same(one, other)
+            for one, other in zip(projection, rest, strict=True)
+        ):
+            return None
+    first = matches[0]
+    if first is None:
+        return None
+    size_us, slide_us = int(first["size"]), int(first["slide"])
+    steps = [int(each["back"]) // slide_us for each in matches if each is not None]
+    alike = {each and each.group("time", "offset", "slide", "size") for each in matches}
+    if len(alike) > 1 or steps != list(range(-(-size_us // slide_us))):
+        return None
+    time = _time_of(made[0])
+    if any(not _is_expected(each, time, window) for each in _conjuncts(conditions)):
+        return None
+    spec = SlidingSpec(size_us=size_us, slide_us=slide_us, offset_us=int(first["offset"]))
+    (below,) = children(expand)
+    return _on(catalyst, spec, made[0], rest, below)
+
+
+def _on(
+    catalyst: Catalyst, spec: TumblingSpec | SlidingSpec, made: Any, rest: list[Any], below: Any
+) -> TimeWindow:
+    time = _time_of(made)
+    below = _without_filter(catalyst, below, time)
+    if kind(time) != "AttributeReference":
+        time = catalyst.named(time, "time_of_window")
+    known = any(_same(each.toAttribute(), time.toAttribute()) for each in rest)
+    plan = catalyst.project(rest if known else [*rest, time], below)
+    return TimeWindow(spec=spec, time=time.toAttribute(), plan=plan)
+
+
+def _without_filter(catalyst: Catalyst, plan: Any, time: Any) -> Any:
+    """Returns the plan with the rows that have no time: the aggregate leaves them out."""
+    if kind(plan) == "Project":
+        (below,) = children(plan)
+        return plan.withNewChildren(catalyst.seq([_without_filter(catalyst, below, time)]))
+    if kind(plan) == "Filter" and _is_not_null(plan.condition(), time):
+        return children(plan)[0]
+    return plan
+
+
+def _time_of(made: Any) -> Any:
+    """Returns the expression of the time, a part of that of a window."""
+    start = items(made.valExprs())[0].child().child()
+    return start.left().left().child()
+
+
+def _conjuncts(conditions: list[Any]) -> Iterator[Any]:
+    for each in conditions:
+        if kind(each) == "And":
+            yield from _conjuncts(children(each))
+        else:
+            yield each
+
+
+def _is_expected(condition: Any, time: Any, window: Any) -> bool:
+    """Whether Spark's analyzer adds the condition for sliding windows."""
+    start, end = f"{window.toString()}.start", f"{window.toString()}.end"
+    bounds = (f"({time.toString()} >= {start})", f"({time.toString()} < {end})")
+    return _is_not_null(condition, time) or condition.toString() in bounds
+
+
+def _is_not_null(condition: Any, expression: Any) -> bool:
+    return kind(condition) == "IsNotNull" and bool(condition.child().semanticEquals(expression))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.exprId().equals(other.exprId()))
