@@ -149,8 +149,12 @@ def _conjuncts(conditions: list[Any]) -> Iterator[Any]:
 def _is_expected(condition: Any, time: Any, window: Any) -> bool:
     """Whether Spark's analyzer adds the condition for sliding windows."""
     start, end = f"{window.toString()}.start", f"{window.toString()}.end"
-    bounds = (f"({time.toString()} >= {start})", f"({time.toString()} < {end})")
-    return _is_not_null(condition, time) or condition.toString() in bounds
+    texts = (
+        *(f"isnotnull({bound})" for bound in (start, end)),
+        f"({time.toString()} >= {start})",
+        f"({time.toString()} < {end})",
+    )
+    return _is_not_null(condition, time) or condition.toString() in texts
 
 
 def _is_not_null(condition: Any, expression: Any) -> bool:

@@ -16,7 +16,16 @@ from pyspark.sql import functions as F
 
 from firesteel import Environment
 from firesteel.errors import InvalidProgram
-from firesteel.operators import JoinSpec, RunningAggregateSpec, Spec
+from firesteel.operators import (
+    EventTimeWatermarkSpec,
+    JoinSpec,
+    PartialWindowAggregateSpec,
+    RunningAggregateSpec,
+    SlidingSpec,
+    Spec,
+    TransformSpec,
+    TumblingSpec,
+)
 from firesteel.operators.joins import IntervalSpec
 from firesteel.spark_connect.catalyst import Catalyst, children, kind, output
 from firesteel.spark_connect.conditions import condition_of, conjuncts_of
@@ -245,3 +254,88 @@ def test_a_stretch_computes_in_another_session(spark: SparkSession, orders: Data
         [(1, None, "a", 2.0)], "other LONG, time TIMESTAMP, name STRING, cost DOUBLE"
     )
     assert stretch(rows).collect() == [("A", 2.0), ("A", -2.0)]
+
+
+SECOND_US = 1_000_000
+
+
+def partial_of(query: DataFrame) -> PartialWindowAggregateSpec:
+    (partial,) = (
+        each for each in specs(planned(query)) if isinstance(each, PartialWindowAggregateSpec)
+    )
+    return partial
+
+
+@pytest.mark.parametrize(
+    ("arguments", "window"),
+    [
+        (["1 hour"], TumblingSpec(size_us=HOUR_US)),
+        (
+            ["10 seconds", "10 seconds", "-3 seconds"],
+            TumblingSpec(size_us=10 * SECOND_US, offset_us=-3 * SECOND_US),
+        ),
+        (
+            ["10 seconds", "2 seconds"],
+            SlidingSpec(size_us=10 * SECOND_US, slide_us=2 * SECOND_US),
+        ),
+        (
+            ["10 seconds", "3 seconds", "1 second"],
+            SlidingSpec(size_us=10 * SECOND_US, slide_us=3 * SECOND_US, offset_us=SECOND_US),
+        ),
+    ],
+)
+def test_windows_are_computed_by_firesteel(
+    orders: DataFrame, arguments: list[str], window: TumblingSpec | SlidingSpec
+) -> None:
+    windows = orders.groupBy("shop", F.window("at", *arguments))
+    partial = partial_of(windows.agg(F.sum("price"), F.max("at")))
+    assert partial.window == window
+    assert partial.whole_windows
+    assert partial.key_columns == ("shop_1",)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        # The window is more than a key.
+        lambda o: o.groupBy(F.window("at", "1 hour"), F.expr("window(at, '1 hour').end")).count(),
+        # Spark's windows of local times are not those of timestamps.
+        lambda o: (
+            o.select(F.expr("CAST(at AS TIMESTAMP_NTZ)").alias("local"), "at")
+            .groupBy("at", F.window("local", "1 hour"))
+            .count()
+        ),
+        lambda o: o.groupBy(F.session_window("at", "1 hour"), "shop").count(),
+    ],
+)
+def test_other_windows_are_columns(
+    orders: DataFrame, query: Callable[[DataFrame], DataFrame]
+) -> None:
+    assert partial_of(query(orders)).window is None
+
+
+def test_a_watermark_follows_the_plan_that_keeps_its_rows(orders: DataFrame) -> None:
+    counts = orders.select("shop", "at").groupBy(F.window("at", "1 hour"), "shop").count()
+    _, rows, partial, watermark, aggregate, *_ = specs(planned(counts))
+    assert isinstance(rows, TransformSpec)
+    assert isinstance(partial, PartialWindowAggregateSpec)
+    assert partial.latest == partial.time_column
+    assert watermark == EventTimeWatermarkSpec(
+        column="_latest", delay_us=600 * SECOND_US, drops_column=True
+    )
+    assert isinstance(aggregate, RunningAggregateSpec)
+    assert aggregate.expires == "window_end"
+
+
+def test_a_watermark_sees_the_rows_that_are_filtered_by_their_time(orders: DataFrame) -> None:
+    recent = orders.where("at > '2026-01-01'").groupBy(F.window("at", "1 hour")).count()
+    kinds = [type(each) for each in specs(planned(recent))]
+    watermark = kinds.index(EventTimeWatermarkSpec)
+    assert kinds[watermark + 1 : watermark + 3] == [TransformSpec, PartialWindowAggregateSpec]
+
+
+def test_a_watermark_sees_rows_whose_columns_are_not_needed(orders: DataFrame) -> None:
+    *_, watermark = specs(planned(orders.select("shop")))
+    assert watermark == EventTimeWatermarkSpec(
+        column="time_of_watermark", delay_us=600 * SECOND_US, drops_column=True
+    )

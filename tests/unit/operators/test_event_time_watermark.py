@@ -55,6 +55,17 @@ def test_it_advances_when_the_input_is_idle() -> None:
     assert harness.watermarks_us == [40_000, 60_000]
 
 
+def test_the_column_of_times_is_dropped() -> None:
+    rows = pa.record_batch({"id": [1, 2], "at": batch(50_000, 30_000).column(0)})
+    schema = rows.schema.remove(1)
+    operator = EventTimeWatermark(replace(SPEC, drops_column=True))
+    harness = OperatorHarness(operator, [rows.schema], output_schema=schema).open()
+    harness.process(rows)
+    harness.idle()
+    assert [each.schema for each in harness.batches] == [schema]
+    assert harness.watermarks_us == [40_000]
+
+
 def test_an_eager_one_advances_with_each_batch() -> None:
     harness = opened(replace(SPEC, eagerly=True))
     harness.process(batch(50_000))
