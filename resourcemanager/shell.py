@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -16,6 +17,7 @@ from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason
 from firesteel.common.service.core_loop import CoreLoop, Permit
 from firesteel.common.service.platform import SYSTEM, Platform
+from firesteel.common.units import size
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command, ToStopper
 from resourcemanager.core.core import SlotManager
@@ -80,9 +82,26 @@ class Shell:
         """Keeps the report of a registered TaskExecutor, and forgets those of others."""
         executors = self.core.table.executors
         self.usages[TaskExecutorId(usage.task_executor_id)] = usage
-        self.usages = {of: known for of, known in self.usages.items() if of in executors}
+        kept = {*executors, *self.core.lost_workers.values()}
+        self.usages = {of: known for of, known in self.usages.items() if of in kept}
+
+    def _with_peak(self, exited: events.WorkerExited) -> str:
+        """Returns the cause, with the highest memory that the TaskExecutor reported."""
+        executors = self.core.table.executors.values()
+        lost = self.core.lost_workers.get(exited.worker_id)
+        ids = [x.task_executor_id for x in executors if x.worker_id == exited.worker_id]
+        for task_executor_id in [*ids, *([lost] if lost is not None else [])]:
+            usage = self.usages.get(task_executor_id)
+            if usage is not None and usage.HasField("memory_peak_bytes"):
+                reason, line_break, log_lines = exited.cause.partition("\n")
+                peak = size(usage.memory_peak_bytes)
+                reason += f"; the highest memory of its slots that it has reported was {peak}"
+                return reason + line_break + log_lines
+        return exited.cause
 
     def post(self, event: Event) -> None:
+        if isinstance(event, events.WorkerExited) and event.out_of_memory:
+            event = replace(event, cause=self._with_peak(event))
         _log_event(event)
         self._core_loop.post(event)
 

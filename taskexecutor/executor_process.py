@@ -90,6 +90,7 @@ class ExecutorProcesses:
         self._measure = measure
         self._running: dict[ExecutorId, _Running] = {}
         self._watching: asyncio.Task[None] | None = None
+        self.memory_peak_bytes: int | None = None  # of all processes together
 
     def start(self, *, link_address: str, results_memory: Path | None = None) -> None:
         """Removes the files that a previous TaskExecutor left in the folder, and starts to sample
@@ -231,6 +232,8 @@ class ExecutorProcesses:
             except Exception:
                 log.exception("cannot measure memory")
                 continue
+            total = sum(memory.total for memory in used.values())
+            self.memory_peak_bytes = max(self.memory_peak_bytes or 0, total)
             for pid, memory in used.items():
                 executor_id = pids[pid]
                 if (running := self._running.get(executor_id)) is not None:

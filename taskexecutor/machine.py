@@ -42,7 +42,10 @@ def slot_usage(
 
 
 def machine_usage(
-    task_executor_id: str, directories: Iterable[Path], slots: Sequence[SlotUsage]
+    task_executor_id: str,
+    directories: Iterable[Path],
+    slots: Sequence[SlotUsage],
+    memory_peak_bytes: int | None,
 ) -> MachineUsage:
     """The CPU's load is that since the last call."""
     memory = psutil.virtual_memory()
@@ -55,6 +58,7 @@ def machine_usage(
         threads=psutil.Process().num_threads(),
         disks=_disks(directories),
         slots=slots,
+        memory_peak_bytes=memory_peak_bytes,
     )
 
 

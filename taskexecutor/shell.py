@@ -446,7 +446,11 @@ class TaskExecutor:
                     )
             try:
                 usage = await asyncio.to_thread(
-                    machine_usage, self.task_executor_id, directories, slots
+                    machine_usage,
+                    self.task_executor_id,
+                    directories,
+                    slots,
+                    self._processes.memory_peak_bytes,
                 )
                 self._resource_manager.send_usage(usage)
             except Exception:

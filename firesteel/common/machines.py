@@ -44,3 +44,5 @@ class MachineUsage:
     threads: int  # of the TaskExecutor
     disks: Sequence[DiskUsage] = ()
     slots: Sequence[SlotUsage] = ()
+    # The highest memory of all slots together since the TaskExecutor started; None: not measured.
+    memory_peak_bytes: int | None = None

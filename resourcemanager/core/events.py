@@ -222,6 +222,7 @@ class WorkerStartFailed:
 class WorkerExited:
     worker_id: WorkerId
     cause: str
+    out_of_memory: bool = False  # the kernel killed it because it reached its memory limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -732,7 +732,10 @@ class PodsCore:
             return
         worker.reported = True
         if started:
-            self._report(WorkerExited(worker_id=worker.worker_id, cause=cause))
+            killed = worker.pod is not None and worker.pod.out_of_memory
+            self._report(
+                WorkerExited(worker_id=worker.worker_id, cause=cause, out_of_memory=killed)
+            )
         else:
             self._report(WorkerStartFailed(worker_id=worker.worker_id, cause=cause))
 

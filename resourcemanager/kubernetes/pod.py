@@ -8,6 +8,7 @@ from firesteel.kubernetes.pods.labels import TASK_EXECUTOR, selector_of
 from firesteel.kubernetes.pods.status import (
     Life,
     end_of,
+    killed_for_memory,
     life_of,
     main_status,
     node_is_silent,
@@ -39,6 +40,7 @@ class Pod:
     has_log: bool = False
     node: str = ""
     problem: str = ""  # why it does not start; empty if no reason is known
+    out_of_memory: bool = False  # the kernel has ended it
     end: str = ""  # why it has ended or is about to end; empty if no reason is known
 
     @property
@@ -88,5 +90,6 @@ def read_pod(manifest: Object) -> Pod | None:
         has_log="running" in state or "terminated" in state,
         node=(manifest.get("spec") or {}).get("nodeName") or "",
         problem="" if life is Life.ENDED else problem_of(status),
+        out_of_memory=killed_for_memory(state),
         end=end_of(manifest, main),
     )

@@ -195,7 +195,7 @@ def test_the_reason_of_an_oom_kill_and_of_an_eviction(
     cluster.kubelet.oom_kill(name)
     explained(
         f"its pod {name} was killed by the kernel on node {node}: it reached its memory limit of"
-        f" {limit} (OOMKilled)",
+        f" {limit} (OOMKilled); the highest memory of its slots that it has reported was ",
         "The last lines of its log:\n",
     )
     pod = pod_of_tasks(cluster, session, job_id)

@@ -83,6 +83,11 @@ def _what(container: Object) -> str:
 # ------------------------------------------------------------ why it has ended
 
 
+def killed_for_memory(state: Object) -> bool:
+    """Whether the kernel has killed a container in this state at its memory limit."""
+    return (state.get("terminated") or {}).get("reason") == OOM_KILLED
+
+
 def end_of(manifest: Object, main: Object) -> str:
     status = manifest.get("status") or {}
     node = (manifest.get("spec") or {}).get("nodeName") or ""
@@ -97,7 +102,7 @@ def end_of(manifest: Object, main: Object) -> str:
         why = disrupted.get("reason") or "a disruption"
         return f"was ended{where} by {why}{_after(disrupted.get('message') or '')}"
     terminated = (main.get("state") or {}).get("terminated")
-    if terminated and terminated.get("reason") == OOM_KILLED:
+    if terminated and killed_for_memory(main["state"]):
         return exit_of(terminated, where, _limit(manifest))
     if node_is_silent(status, main):
         return f"is lost: its node {node} does not answer"

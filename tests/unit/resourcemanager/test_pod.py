@@ -125,7 +125,9 @@ def test_the_phase_comes_before_the_containers(life: Life, facts: Object) -> Non
     ],
 )
 def test_the_reason_of_an_end(end: str, facts: Object) -> None:
-    assert read(**facts).end == end
+    pod = read(**facts)
+    assert pod.end == end
+    assert pod.out_of_memory == ("OOMKilled" in end)
 
 
 @pytest.mark.parametrize(

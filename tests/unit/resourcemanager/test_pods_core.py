@@ -126,7 +126,8 @@ def test_a_pod_from_its_request_to_its_end() -> None:
 def test_a_dead_pod_is_inspected_reported_and_deleted() -> None:
     k8s = Harness()
     pod = k8s.start(ONE)
-    k8s.see(replace(pod, life=Life.ENDED, end="reached its memory limit of 2Gi (OOMKilled)"))
+    end = "reached its memory limit of 2Gi (OOMKilled)"
+    k8s.see(replace(pod, life=Life.ENDED, end=end, out_of_memory=True))
     (inspect,) = k8s.commands
     assert isinstance(inspect, core.InspectPod) and inspect.log
     k8s.handle(core.PodInspected(name=pod.name, log="one\ntwo"))
@@ -135,6 +136,7 @@ def test_a_dead_pod_is_inspected_reported_and_deleted() -> None:
             worker_id=ONE,
             cause=f"its pod {pod.name} reached its memory limit of 2Gi (OOMKilled)\n"
             "The last lines of its log:\n  one\n  two",
+            out_of_memory=True,
         )
     ]
     assert [c.name for c in k8s.sent(core.DeletePod)] == [pod.name]

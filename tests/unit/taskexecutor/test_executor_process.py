@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.metrics import Sample
 from firesteel.common.process import StartFailed
@@ -122,17 +123,44 @@ _START = commands.StartProcess(
 )
 
 
-def _processes(directory: Path, posted: asyncio.Queue[events.Event]) -> ExecutorProcesses:
+def _processes(
+    directory: Path,
+    posted: asyncio.Queue[events.Event],
+    measure: Callable[[Sequence[int]], dict[int, TreeMemory]] = tree_memory,
+) -> ExecutorProcesses:
     processes = ExecutorProcesses(
-        Configuration({}),
+        Configuration({options.MEMORY_WATCH_INTERVAL.key: "10 ms"}),
         directory=directory,
         host="127.0.0.1",
         task_executor_id="te",
         post=posted.put_nowait,
         platform=SYSTEM,
+        measure=measure,
     )
     processes.start(link_address="unix:none")
     return processes
+
+
+async def test_the_highest_memory_of_all_processes_is_kept(tmp_path: Path) -> None:
+    posted: asyncio.Queue[events.Event] = asyncio.Queue()
+    totals = iter([300, 500, 400])
+
+    def measure(pids: Sequence[int]) -> dict[int, TreeMemory]:
+        tree = TreeMemory(next(totals, 400), jvm=0, shared=0, files=0, threads=1, cpu_s=0.0)
+        return dict.fromkeys(pids, tree)
+
+    processes = _processes(tmp_path, posted, measure)
+    assert processes.memory_peak_bytes is None
+    processes.run(_START)
+    used: list[int] = []
+    async with asyncio.timeout(60):
+        while len(used) < 3:
+            event = await posted.get()
+            assert isinstance(event, events.MemorySampled)
+            used.append(event.used_bytes)
+    peak = processes.memory_peak_bytes
+    await processes.stop()
+    assert (used, peak) == ([300, 500, 400], 500)
 
 
 async def test_a_process_whose_folder_cannot_be_made_is_reported_dead(tmp_path: Path) -> None:

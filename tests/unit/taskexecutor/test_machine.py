@@ -27,12 +27,14 @@ def test_the_parts_of_a_slot_and_its_machine_survive_the_wire(tmp_path: Path) ->
     assert (busy.managed_used_bytes, busy.managed_total_bytes) == (12, 128)
     starting = slot_usage(1, "f", None, slot_memory(limit=5, resident=None, reported=()), None)
     assert (starting.total_bytes, starting.cpu_load, starting.job_id) == (None, None, None)
-    usage = machine_usage("t", [tmp_path, tmp_path, tmp_path / "missing"], [busy, starting])
+    folders = [tmp_path, tmp_path, tmp_path / "missing"]
+    usage = machine_usage("t", folders, [busy, starting], 700)
     assert usage.memory_used_bytes <= usage.memory_total_bytes
     (disk,) = usage.disks
     assert (disk.path, disk.free_bytes <= disk.total_bytes) == (str(tmp_path), True)
     received = MACHINE_USAGE.decode(MACHINE_USAGE.encode(usage))
     assert received.slots == (busy, starting)
+    assert received.memory_peak_bytes == 700
 
 
 def test_trees_have_threads_and_cpu_time() -> None:
