@@ -25,6 +25,11 @@ def access_of(conf: Configuration) -> ClusterAccess:
 def cluster_id_of(conf: Configuration) -> str:
     """Raises ConfigurationError unless names of objects may start with the id."""
     cluster_id = conf.get(options.KUBERNETES_CLUSTER_ID)
+    if not cluster_id:
+        raise ConfigurationError(
+            f"{options.KUBERNETES_CLUSTER_ID.key} is not set; it names the cluster:"
+            f" -D {options.KUBERNETES_CLUSTER_ID.key}=ID"
+        )
     if _CLUSTER_ID.fullmatch(cluster_id) is None or len(cluster_id) > LONGEST_CLUSTER_ID:
         raise ConfigurationError(
             f"{options.KUBERNETES_CLUSTER_ID.key}: {cluster_id!r} is not allowed; expected 1 to"

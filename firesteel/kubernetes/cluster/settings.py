@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -22,6 +23,7 @@ from firesteel.kubernetes.pods.settings import (
     pairs,
     pod_settings,
 )
+from firesteel.kubernetes.pods.template import TemplateFile, read_template
 
 CONFIGURATION = "/etc/firesteel"  # where the ConfigMap is mounted
 CONFIG_FILE, TEMPLATE_FILE = "config.yaml", "taskexecutor-pod-template.yaml"
@@ -163,9 +165,13 @@ def _configuration(conf: Configuration, rest_port: int) -> str:
 
 
 def _content(conf: Configuration, option: Option[str]) -> str:
+    """Returns the content of a pod template. Pods of TaskExecutors use theirs only later, so a
+    wrong one must be found now.
+    """
     path = conf.get(option)
     if not path:
         return ""
+    read_template(TemplateFile(option.key, Path(path)))
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

@@ -7,6 +7,7 @@ sets defaults for the security context, the probes and the grace period where th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ def pod_of(settings: PodSettings) -> Object:
     cannot be used.
     """
     path = settings.template
-    template = read_template(_Where(settings.template_key, path)) if path is not None else {}
+    template = read_template(TemplateFile(settings.template_key, path)) if path is not None else {}
     metadata = template.get("metadata") or {}
     labels = (metadata.get("labels") or {}) | dict(settings.labels)
     found: Object = {"labels": labels | labels_of(settings.cluster_id, settings.component)}
@@ -58,8 +59,8 @@ def owner_reference(owner: Object) -> Object:
     }
 
 
-class _Where(NamedTuple):
-    """A template, for errors."""
+class TemplateFile(NamedTuple):
+    """A template, and the option that names it."""
 
     key: str
     path: Path
@@ -71,7 +72,7 @@ class _Where(NamedTuple):
 # ------------------------------------------------------------ the template
 
 
-def read_template(where: _Where) -> PodTemplate:
+def read_template(where: TemplateFile) -> PodTemplate:
     """Returns the template, with a `spec` that has `containers`."""
     try:
         content = yaml.safe_load(where.path.read_text(encoding="utf-8"))
@@ -94,10 +95,14 @@ def read_template(where: _Where) -> PodTemplate:
         content["spec"][name] = items
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise where.wrong(f"has spec.{name} that is not a list of mappings")
-    mains = [c for c in content["spec"]["containers"] if c.get("name") == MAIN_CONTAINER]
-    if len(mains) > 1:
-        raise where.wrong(f"has {len(mains)} containers named {MAIN_CONTAINER}; one is allowed")
-    for container in content["spec"]["containers"]:
+    containers = content["spec"]["containers"]
+    names = Counter(
+        str(c["name"]) for c in (*content["spec"]["initContainers"], *containers) if c.get("name")
+    )
+    for name, count in names.items():
+        if count > 1:
+            raise where.wrong(f"has {count} containers named {name}; one is allowed")
+    for container in containers:
         if not container.get("name"):
             raise where.wrong("has a container without a name")
         if container["name"] != MAIN_CONTAINER and not container.get("image"):

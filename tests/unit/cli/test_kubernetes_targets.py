@@ -43,7 +43,7 @@ def test_a_target_and_an_id_are_an_address(target: str) -> None:
 
 def test_a_target_needs_an_id() -> None:
     shown = CliRunner().invoke(main, ["list", "-t", "kubernetes-session"])
-    assert shown.exit_code == 1 and "kubernetes.cluster-id: ''" in shown.output
+    assert shown.exit_code == 1 and "kubernetes.cluster-id is not set" in shown.output
 
 
 def test_a_target_and_an_address_are_one_too_many() -> None:

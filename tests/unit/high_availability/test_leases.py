@@ -111,7 +111,7 @@ def test_durations_must_fit_each_other(
 
 
 def test_a_cluster_needs_an_id(keys: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"kubernetes\.cluster-id: '' is not allowed"):
+    with pytest.raises(ConfigurationError, match=r"kubernetes\.cluster-id is not set"):
         LeaseOffices.of(Configuration(keys | {"kubernetes.cluster-id": ""}))
 
 

@@ -193,13 +193,18 @@ def test_the_template_of_masters_is_the_base_of_their_pods(tmp_path: Path) -> No
     assert {"name": "TZ", "value": "UTC"} in main_container(found["Deployment/orders"])["env"]
 
 
-def test_a_template_with_two_main_containers_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("component", ["jobmanager", "taskexecutor"])
+@pytest.mark.parametrize("name", [MAIN_CONTAINER, "main"])
+def test_a_template_with_two_containers_of_one_name_is_refused(
+    name: str, component: str, tmp_path: Path
+) -> None:
     path = tmp_path / "template.yaml"
     path.write_text(
-        f"spec: {{containers: [{{name: {MAIN_CONTAINER}}}, {{name: {MAIN_CONTAINER}}}]}}"
+        f"spec: {{containers: [{{name: {name}, image: i}}, {{name: {name}, image: j}}]}}"
     )
-    with pytest.raises(ConfigurationError, match=f"has 2 containers named {MAIN_CONTAINER}"):
-        objects({"kubernetes.pod-template-file.jobmanager": str(path)})
+    option = f"kubernetes.pod-template-file.{component}"
+    with pytest.raises(ConfigurationError, match=f"{option}: .* has 2 containers named {name};"):
+        objects({option: str(path)})
 
 
 @pytest.mark.parametrize(

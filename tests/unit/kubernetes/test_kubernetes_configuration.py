@@ -26,10 +26,15 @@ def test_an_id_that_may_start_a_name(cluster_id: str) -> None:
     assert cluster_id_of(Configuration({"kubernetes.cluster-id": cluster_id})) == cluster_id
 
 
-@pytest.mark.parametrize("cluster_id", ["", "2nd", "Orders", "orders-", "a.b", "a_b", "a" * 46])
+@pytest.mark.parametrize("cluster_id", ["2nd", "Orders", "orders-", "a.b", "a_b", "a" * 46])
 def test_an_id_that_may_not_start_a_name(cluster_id: str) -> None:
     with pytest.raises(ConfigurationError, match=r"kubernetes\.cluster-id: .* is not allowed"):
         cluster_id_of(Configuration({"kubernetes.cluster-id": cluster_id}))
+
+
+def test_a_missing_id_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"kubernetes\.cluster-id is not set"):
+        cluster_id_of(Configuration({}))
 
 
 def test_the_configuration_selects_context_and_namespace(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_a_template_that_does_not_exist_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("kubernetes.cluster-id", "", "expected 1 to 45"),
+        ("kubernetes.cluster-id", "", "is not set"),
         ("kubernetes.cluster-id", "a" * 46, "expected 1 to 45"),
         ("kubernetes.cluster-id", "Orders", "lower-case letters"),
         ("kubernetes.cluster-id", "7orders", "with a letter first"),
