@@ -48,6 +48,7 @@ OURS = (
     "rest",
     "subtasks_page",
     "kubernetes_pods",
+    "kubernetes_leaders",
     "spark_programs",
 )  # modules with `run()`, in the order of execution
 MODULES = {

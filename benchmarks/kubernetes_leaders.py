@@ -22,9 +22,9 @@ from unittest.mock import patch
 
 from benchmarks.checkpoints import jobs
 from firesteel import Environment
-from firesteel.common.config import options
 from firesteel.common.leader import Leader, Office
 from firesteel.connectors import DiscardSink, SequenceSource
+from firesteel.errors import ClusterUnreachable
 from firesteel.high_availability.kubernetes.lease import lease_of
 from firesteel.kubernetes.pods.labels import JOB_MANAGER
 from firesteel.kubernetes.resources import name_of
@@ -67,6 +67,7 @@ class Measured:
         found = {}
         for office in sorted(led, key=list(Office).index):
             earlier = leaders[office]
+            assert earlier is not None
             while (leader := self._leader(office)) is None or leader.epoch <= earlier.epoch:
                 time.sleep(0.005)
             elected_s = time.monotonic() - began_s
@@ -82,15 +83,16 @@ class Measured:
         self._client.close()
 
     def _await_answer(self, office: Office, leader: Leader) -> None:
-        if office is Office.DISPATCHER:
-            self._client.job_details(self._job_id)  # waits for the next leader
-            return
-
-        def knows_slots() -> bool:
-            found = self._client.cluster_overview()
+        def answers() -> bool:
+            try:
+                if office is Office.DISPATCHER:
+                    return bool(self._client.job_details(self._job_id))
+                found = self._client.cluster_overview()
+            except ClusterUnreachable:  # a call waits for 30 s, which a busy machine may exceed
+                return False
             return found.resource_manager_epoch >= leader.epoch and found.slots_total == SLOTS
 
-        while not knows_slots():
+        while not answers():
             time.sleep(0.005)
 
     def _in_order(self) -> None:
@@ -124,13 +126,15 @@ def _host(leader: Leader | None) -> str:
 
 
 def run() -> list[dict[str, Any]]:
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     with (
         jobs.folder() as directory,
-        patch.dict(os.environ, HOME=str(directory / "home")),  # for the credentials of the client
+        # The client stores credentials there.
+        patch.dict(os.environ, HOME=str(directory / "home"), XDG_CACHE_HOME=cache),
         pod_cluster(
             directory / "cluster",
             task_executors=SLOTS,
-            **{options.KUBERNETES_JM_REPLICAS.key.replace(".", "__"): "2"},
+            kubernetes__jobmanager__replicas="2",
         ) as cluster,
     ):
 

@@ -33,7 +33,7 @@ class Harness:
     """`now` moves only in `advance`; `commands` are those of the last verb."""
 
     def __init__(self, *pods: Pod, synced: bool = True, **settings: Any) -> None:
-        given = {"cluster_id": "orders", "attempt": 3, "pods_max": 100} | settings
+        given: dict[str, Any] = {"cluster_id": "orders", "attempt": 3, "pods_max": 100} | settings
         self.core = PodsCore(PodsSettings(**given))
         self.now = 100.0
         self.commands: list[Command] = []
@@ -100,7 +100,8 @@ def pod_of(create: core.CreatePod) -> Pod:
 
 def earlier(worker: WorkerId, attempt: int = 2, **facts: Any) -> Pod:
     name = f"orders-taskexecutor-{attempt}-1"
-    given = {"uid": f"uid of {worker}", "number": 1, "life": Life.RUNNING} | facts
+    given: dict[str, Any] = {"uid": f"uid of {worker}", "number": 1, "life": Life.RUNNING}
+    given |= facts
     return Pod(name=name, worker_id=worker, attempt=attempt, **given)
 
 

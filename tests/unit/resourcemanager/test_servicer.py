@@ -16,9 +16,7 @@ from firesteel.common.ids import Epoch, IdSource
 from firesteel.common.rpc.convert import PROFILE
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, reason_of
-from resourcemanager.core import events
 from resourcemanager.core.core import SlotManager
-from resourcemanager.core.events import WorkerId
 from resourcemanager.core.settings import PROCESS_ENDED, Settings
 from resourcemanager.driver import NoDriver
 from resourcemanager.servicer import ResourceManagerServicer
@@ -103,33 +101,6 @@ async def test_the_last_usage_of_registered_task_executors_is_in_the_overview(
         overview = await stub.GetOverview(pb.ClusterOverviewRequest())
         assert overview.task_executors[0].usage.cpu_cores == 4
         assert service.usages.keys() == {EXECUTOR}
-
-
-async def test_the_reason_of_an_oom_kill_has_the_reported_peak(rm: tuple[str, Shell]) -> None:
-    address, service = rm
-    async with aio_channel(address) as channel:
-        stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
-        executor, job_master = stub.ConnectTaskExecutor(), stub.ConnectJobMaster()
-        registered = registration()
-        registered.register.worker_id = "worker-1"
-        await executor.write(registered)
-        await expect(executor, "registered")
-        await job_master.write(from_job(register=pb.JobMasterRegistration(address="127.0.0.1:2")))
-        await expect(job_master, "registered")
-        usage = pb.MachineUsage(task_executor_id=EXECUTOR, memory_peak_bytes=3 * 2**29)
-        await executor.write(pb.TaskExecutorToResourceManager(epoch=5, usage=usage))
-        async with asyncio.timeout(SOON_S):
-            while EXECUTOR not in service.usages:
-                await asyncio.sleep(0.01)
-        cause = "its pod p was killed\nThe last lines of its log:\n  one"
-        service.post(
-            events.WorkerExited(worker_id=WorkerId("worker-1"), cause=cause, out_of_memory=True)
-        )
-        lost = await expect(job_master, "task_executor_lost")
-        assert lost.cause == (
-            "its pod p was killed; the highest memory of its slots that it has reported was"
-            " 1.5 GiB\nThe last lines of its log:\n  one"
-        )
 
 
 def declare(count: int) -> pb.JobMasterToResourceManager:
