@@ -116,6 +116,8 @@ def test_a_job_that_cannot_be_rescaled_says_why(session: Session, tmp_path: Path
     checked = firesteel("scale", "-m", session.address, job_id, "-p", "6", "--dry-run")
     assert checked.returncode == 0 and "4 tasks would restart" in checked.stdout, checked.stdout
     assert "It needs 4 more slots; 2 are free now, 2 fewer than needed." in checked.stdout
+    beyond = firesteel("scale", "-m", session.address, job_id, "-p", "129")
+    assert beyond.returncode == 1 and "max parallelism 128" in beyond.stderr, beyond.stderr
     concluded = firesteel("scale", "-m", session.address, job_id, "--dry-run")
     assert "The autoscaler does not change this job" in concluded.stdout, concluded.stderr
     missing = firesteel("scale", "-m", session.address, job_id, "-p", "6", "--timeout", "1")
