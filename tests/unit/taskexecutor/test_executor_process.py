@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from firesteel.common.service.platform import SYSTEM
 from firesteel.common.units import MIB
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment, ProcessShape
-from taskexecutor.executor_process import ExecutorProcesses, exit_text, start_failure
+from taskexecutor.executor_process import ExecutorProcesses, _Running, exit_text, start_failure
 from taskexecutor.memory import TreeMemory, slot_memory, tree_memory
 
 
@@ -151,7 +152,10 @@ async def test_the_highest_memory_of_all_processes_is_kept(tmp_path: Path) -> No
 
     processes = _processes(tmp_path, posted, measure)
     before = processes.memory_peak_bytes
-    processes.run(_START)
+    sleeping = await asyncio.create_subprocess_exec("sleep", "1000")
+    ended = asyncio.create_task(sleeping.wait())
+    child: Any = sleeping  # has a pid and can be killed, as the process of a slot
+    processes._running[_START.executor_id] = _Running(ended, 0, child)  # type: ignore[arg-type]
     used: list[int] = []
     async with asyncio.timeout(60):
         while len(used) < 3:
