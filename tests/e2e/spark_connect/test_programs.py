@@ -327,6 +327,7 @@ WAITS = """
 def test_a_query_that_its_program_leaves_is_stopped_and_continues_later(
     session: Session, tmp_path: Path
 ) -> None:
+    """In an embedded cluster, which ends with the second program."""
     folder, location = tmp_path / "in", tmp_path / "checkpoints"
     folder.mkdir()
     (folder / "a.json").write_text('{"n": 1}\n{"n": 2}\n')
@@ -347,10 +348,14 @@ def test_a_query_that_its_program_leaves_is_stopped_and_continues_later(
 
     (folder / "b.json").write_text('{"n": 10}\n')
     again = firesteel(
-        "run", "-m", session.address, str(program), str(folder), str(location), "exit", cwd=tmp_path
+        "run",
+        *("-t", "local", "--task-executors", "1", "--slots", "1"),
+        *(str(program), str(folder), str(location), "exit"),
+        cwd=tmp_path,
     )
     assert again.returncode == 3, again.stderr
     assert re.search(r"\b13\|", again.stdout)
+    assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", again.stdout)
     ids = re.findall(r"^id (.*)$", first + again.stdout, re.M)
     assert len(ids) == 2
     assert ids[0] == ids[1]
@@ -375,20 +380,3 @@ def test_no_process_outlives_a_killed_program(session: Session, tmp_path: Path) 
         run.kill()
         run.wait()
         nothing_works_in(tmp_path)
-
-
-def test_an_embedded_cluster_ends_with_its_program(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "a.json").write_text('{"n": 4}\n')
-    program = write(tmp_path, "waits.py", WAITS)
-    run = firesteel(
-        "run",
-        *("-t", "local", "--task-executors", "1", "--slots", "1"),
-        *(str(program), str(folder), str(tmp_path / "checkpoints"), "exit"),
-        cwd=tmp_path,
-    )
-    assert run.returncode == 3, run.stderr
-    assert re.search(r"\b4\|", run.stdout)
-    assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", run.stdout)
-    nothing_works_in(tmp_path)
