@@ -174,6 +174,15 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
     eventually(lambda: not processes_of(tmp_path), "its processes end")
 
 
+@pytest.fixture
+def small_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs start clusters with fewer slots."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text("taskmanager.numberOfTaskSlots: 1\n")
+    monkeypatch.setenv("FIRESTEEL_CONF_DIR", str(tmp_path / "conf"))
+
+
+@pytest.mark.usefixtures("small_clusters")
 def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         "import signal, threading, time\n"
@@ -212,6 +221,7 @@ def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) ->
         assert alive == []
 
 
+@pytest.mark.usefixtures("small_clusters")
 def test_a_program_that_does_not_wait_learns_what_becomes_of_its_job(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         "from firesteel import Environment\n"
