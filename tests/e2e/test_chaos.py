@@ -37,6 +37,8 @@ MANY = EACH | {
     Fault.DISPATCHER: 2,
     Fault.RESOURCE_MANAGER: 2,
 }
+FEW = (Fault.JOB_MASTER, Fault.SLOT)  # the first restarts no task
+SEVERAL = (Fault.JOB_MASTER, Fault.SLOT, Fault.TASK_EXECUTOR, Fault.TASK)
 IN_FILES = {"state__backend__type": "rocksdb", "execution__checkpointing__incremental": "true"}
 
 
@@ -64,8 +66,9 @@ def test_rows_count_once_whoever_dies(
     eventually(lambda: session.free_slots() == SLOTS, "every slot is free")
 
 
+@pytest.mark.parametrize("faults", long_after(1, [FEW, SEVERAL]), ids=["few", "several"])
 def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
-    session: Session, tmp_path: Path, postgres: str
+    session: Session, tmp_path: Path, postgres: str, faults: tuple[Fault, ...]
 ) -> None:
     with exactly_once_job(
         session,
@@ -75,14 +78,7 @@ def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
         heartbeat__timeout=f"{HEARTBEAT_TIMEOUT_S:g} s",
     ) as job:
         job.progress("the start")
-        Chaos(session, job, SEED).inject_all(
-            (
-                Fault.JOB_MASTER,  # which restarts no task
-                Fault.SLOT,
-                Fault.TASK_EXECUTOR,
-                Fault.TASK,
-            )
-        )
+        Chaos(session, job, SEED).inject_all(faults)
 
 
 def test_records_pass_from_topic_to_topic_once(session: Session, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.failpoints import STOP, Failpoint
 from firesteel.common.security.roles import Role
 from tests.credentials import channel_as
+from tests.long import long_after
 from tests.waiting import eventually
 
 from .chaos import Chaos, orphan
@@ -32,11 +33,27 @@ PASSED = [
     for point in Failpoint
     if point is not Failpoint.SUBMITTED and not point.value.startswith(("kafka-", "parallelism-"))
 ]
+# One of each phase and kind of process: each of the others is next to one of these.
+REPRESENTATIVE = [
+    Failpoint.SNAPSHOT_AFTER,
+    Failpoint.UPLOAD_AFTER,
+    Failpoint.METADATA_AFTER,
+    Failpoint.ROW_COMMITTED,
+    Failpoint.NOTIFICATION_BEFORE,
+    Failpoint.FILE_AFTER,
+    Failpoint.SPOOLED,
+    Failpoint.MOVED,
+    Failpoint.NOTIFICATION_AFTER,
+]
 
 
+@pytest.mark.parametrize(
+    "points", long_after(1, [REPRESENTATIVE, PASSED]), ids=["representative", "all"]
+)
 def test_rows_count_once_wherever_a_process_dies(
-    session: Session, tmp_path: Path, postgres: str, failpoints: Path
+    session: Session, tmp_path: Path, postgres: str, failpoints: Path, points: list[Failpoint]
 ) -> None:
+    assert set(points) <= set(PASSED)
     try:
         with exactly_once_job(
             session,
@@ -46,7 +63,7 @@ def test_rows_count_once_wherever_a_process_dies(
             execution__checkpointing__incremental="true",
         ) as job:
             job.progress("the start")
-            for point in PASSED:
+            for point in points:
                 armed = failpoints / point.value
                 armed.touch()
                 job.wait(lambda armed=armed: not armed.exists(), f"somebody dies at {point}")
@@ -54,7 +71,7 @@ def test_rows_count_once_wherever_a_process_dies(
             job.await_few_checkpoints()
             job.await_few_shared_files()
     finally:
-        for point in PASSED:
+        for point in points:
             (failpoints / point.value).unlink(missing_ok=True)
 
 

@@ -37,6 +37,7 @@ from tests.compose import commands
 from tests.credentials import scrape
 from tests.e2e.conftest import WARM_S, attempt_ids, firesteel, job_masters, running
 from tests.e2e.jobs import nothing_left, unhurried
+from tests.long import long_after
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
 from tests.waiting import PATIENCE_S, eventually
@@ -224,7 +225,7 @@ def job_store() -> Iterator[str]:
     server.close()
 
 
-@pytest.mark.parametrize("kind", ["mounted", "object store"])
+@pytest.mark.parametrize("kind", long_after(1, ["object store", "mounted"]))
 def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
     zookeeper: ZooKeeper, job_store: str, object_store: ObjectStore, tmp_path: Path, kind: str
 ) -> None:

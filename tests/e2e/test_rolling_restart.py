@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from firesteel import Environment
 from firesteel.client.job_details import JobDetails
 from firesteel.common.process import BlockingChild, spawn_blocking
@@ -89,6 +91,7 @@ def test_a_rolling_restart_loses_no_row_and_fails_nothing(
     rolling_restart(session, tmp_path, postgres, SLOTS, signal.SIGKILL)
 
 
+@pytest.mark.long  # test_kubernetes_pods.py does it with other elections
 def test_neither_does_one_of_elected_masters(
     tmp_path: Path, postgres: str, zookeeper: ZooKeeper
 ) -> None:
