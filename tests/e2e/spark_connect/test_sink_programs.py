@@ -1,26 +1,39 @@
-"""PySpark programs whose queries are run again: their sinks continue where they were."""
+"""PySpark programs whose queries are run again: their sinks continue where they were. The programs
+run one after the other in one front, and then again in another one.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.e2e.conftest import Session, firesteel
 from tests.kafka.broker import Kafka
 from tests.kafka.records import create_topic, produce, read
 
+# Runs programs, each of them with a new session. The front ships modules that this file imports.
+ALL = """
+    import json, runpy, sys, traceback
 
-def run(session: Session, folder: Path, program: str, *arguments: str) -> str:
-    """Runs a program on the cluster; returns what it prints."""
-    path = folder / "program.py"
-    path.write_text(textwrap.dedent(program))
-    done = firesteel("run", "-m", session.address, str(path), *arguments, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    from pyspark.sql import SparkSession
+    import naming
 
-
+    for path, *arguments in json.loads(sys.argv[1]):
+        print("program", path, flush=True)
+        sys.argv = [path, *arguments]
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except BaseException:
+            print("program failed", traceback.format_exc(), flush=True)
+        SparkSession.active().stop()
+"""
 COUNTS = """
     import json, sys
 
@@ -53,33 +66,6 @@ COUNTS = """
     query.stop()
     print("active", query.isActive)
 """
-
-
-def test_an_aggregate_continues_in_another_run(session: Session, tmp_path: Path) -> None:
-    (tmp_path / "naming.py").write_text("def kind(df):\n    return type(df).__module__\n")
-    files = tmp_path / "in"
-    files.mkdir()
-
-    def put(name: str, *words: str) -> None:
-        (files / name).write_text("".join(json.dumps({"word": word}) + "\n" for word in words))
-
-    put("1.json", "a", "b", "a")
-    first = run(session, tmp_path, COUNTS, str(tmp_path))
-    put("2.json", "b", "c")
-    second = run(session, tmp_path, COUNTS, str(tmp_path))
-    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
-    assert [kind for kind, *_ in calls] == ["pyspark.sql.classic.dataframe"] * len(calls)
-    assert [call[1:] for call in calls] == [[0, {"a": 20, "b": 10}], [1, {"b": 20, "c": 10}]]
-    ids = [re.search("^id (.*)$", said, re.M)[1] for said in (first, second)]  # type: ignore[index]
-    assert ids[0] == ids[1] == json.loads((tmp_path / "state/metadata").read_text())["id"]
-    for said in (first, second):
-        assert (
-            "twice AnalysisException [CONCURRENT_STREAM_LOG_UPDATE] the checkpointLocation" in said
-        )
-        assert f"{tmp_path}/state is in use by job " in said
-        assert "active False" in said
-
-
 BROKEN = """
     import os, sys
 
@@ -107,23 +93,6 @@ BROKEN = """
     except Exception as error:
         print("failed", "13 is broken" in str(error), error)
 """
-
-
-def test_a_query_that_failed_continues_with_the_batch_that_failed(
-    session: Session, tmp_path: Path
-) -> None:
-    files = tmp_path / "in"
-    files.mkdir()
-    (files / "1.json").write_text('{"n": 1}\n')
-    said = run(session, tmp_path, BROKEN, str(tmp_path), "13")
-    assert "failed True" in said, said
-    assert (tmp_path / "calls").read_text() == "0 [1]\n"
-    (tmp_path / "mended").touch()
-    assert "failed" not in run(session, tmp_path, BROKEN, str(tmp_path), "14")
-    assert (tmp_path / "calls").read_text() == "0 [1]\n1 [13]\n2 [14]\n"
-    assert (tmp_path / "state/numbers/metadata").exists()
-
-
 TOPICS = """
     import sys
 
@@ -141,20 +110,6 @@ TOPICS = """
     query.awaitTermination()
     print("ended", query.exception())
 """
-
-
-def test_records_of_a_topic_reach_another_one(
-    session: Session, kafka: Kafka, tmp_path: Path
-) -> None:
-    source, target = create_topic(kafka, partitions=3), create_topic(kafka, partitions=2)
-    arguments = (kafka.bootstrap, source, target, str(tmp_path / "state"))
-    for begin in (0, 100):
-        produce(kafka, source, [str(n).encode() for n in range(begin, begin + 100)])
-        assert "ended None" in run(session, tmp_path, TOPICS, *arguments)
-        found = sorted(int(record.value or b"") for record in read(kafka, target))
-        assert found == [n * 2 for n in range(begin + 100)]
-
-
 OUTER = """
     import json, sys
 
@@ -196,20 +151,96 @@ OUTER = """
         calls = open(f"{folder}/calls").read().split()
         print(type(error).__name__, "no such number" in str(error), len(calls))
 """
+PROGRAMS = {"counts": COUNTS, "broken": BROKEN, "topics": TOPICS, "outer": OUTER}
+NAMING = "def kind(df):\n    return type(df).__module__\n"
 
 
-def test_outer_dataframes_repeated_names_and_the_first_error(
-    session: Session, tmp_path: Path
-) -> None:
-    files = tmp_path / "in"
-    files.mkdir()
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What both runs of the programs left, each in a folder with its name."""
 
-    def put(name: str, *words: str) -> None:
-        rows = [json.dumps({"word": word, "n": len(word)}) for word in words]
-        (files / name).write_text("\n".join(rows))
+    folder: Path
+    printed: tuple[str, ...]  # by all programs of a run, and by their functions in slots
+    records: tuple[list[int], ...]  # in the target topic, after each run
 
-    put("1.json", "a", "b")
-    first = run(session, tmp_path, OUTER, str(tmp_path)).splitlines()
+
+@pytest.fixture(scope="module")
+def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    shared_cluster.wait_until_all_slots_are_free()
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "naming.py").write_text(NAMING)
+    (folder / "all.py").write_text(textwrap.dedent(ALL))
+    for name, text in PROGRAMS.items():
+        (folder / name / "in").mkdir(parents=True)
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    source, target = create_topic(kafka, partitions=3), create_topic(kafka, partitions=2)
+    printed, records = [], []
+
+    def put(name: str, *rows: dict[str, Any]) -> None:
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(number: str) -> None:
+        arguments = [
+            ["counts.py", str(folder / "counts")],
+            ["broken.py", str(folder / "broken"), number],
+            ["topics.py", kafka.bootstrap, source, target, str(folder / "topics/state")],
+            ["outer.py", str(folder / "outer")],
+        ]
+        program = ("all.py", json.dumps(arguments))
+        done = firesteel("run", "-m", shared_cluster.address, *program, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert "program failed" not in done.stdout, done.stdout
+        printed.append(done.stdout)
+        records.append(sorted(int(each.value or b"") for each in read(kafka, target)))
+
+    put("counts/in/1.json", *({"word": word} for word in "aba"))
+    put("broken/in/1.json", {"n": 1})
+    produce(kafka, source, [str(n).encode() for n in range(100)])
+    put("outer/in/1.json", {"word": "a", "n": 1}, {"word": "b", "n": 1})
+    run("13")
+
+    put("counts/in/2.json", *({"word": word} for word in "bc"))
+    shutil.copy(folder / "broken/calls", folder / "broken/calls-before")
+    (folder / "broken/mended").touch()
+    produce(kafka, source, [str(n).encode() for n in range(100, 200)])
+    put("outer/in/2.json", {"word": "a", "n": 1})
+    run("14")
+    return Runs(folder, tuple(printed), tuple(records))
+
+
+def test_an_aggregate_continues_in_another_run(runs: Runs) -> None:
+    folder = runs.folder / "counts"
+    calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+    assert [kind for kind, *_ in calls] == ["pyspark.sql.classic.dataframe"] * len(calls)
+    assert [call[1:] for call in calls] == [[0, {"a": 20, "b": 10}], [1, {"b": 20, "c": 10}]]
+    ids = [re.search("^id (.*)$", said, re.M)[1] for said in runs.printed]  # type: ignore[index]
+    assert ids[0] == ids[1] == json.loads((folder / "state/metadata").read_text())["id"]
+    for said in runs.printed:
+        assert (
+            "twice AnalysisException [CONCURRENT_STREAM_LOG_UPDATE] the checkpointLocation" in said
+        )
+        assert f"{folder}/state is in use by job " in said
+        assert "active False" in said
+
+
+def test_a_query_that_failed_continues_with_the_batch_that_failed(runs: Runs) -> None:
+    first, second = runs.printed
+    assert "failed True" in first, first
+    assert "failed" not in second
+    folder = runs.folder / "broken"
+    assert (folder / "calls-before").read_text() == "0 [1]\n"
+    assert (folder / "calls").read_text() == "0 [1]\n1 [13]\n2 [14]\n"
+    assert (folder / "state/numbers/metadata").exists()
+
+
+def test_records_of_a_topic_reach_another_one(runs: Runs) -> None:
+    for said in runs.printed:
+        assert "ended None" in said
+    assert runs.records == ([n * 2 for n in range(100)], [n * 2 for n in range(200)])
+
+
+def test_outer_dataframes_repeated_names_and_the_first_error(runs: Runs) -> None:
+    first, second = (said.splitlines() for said in runs.printed)
     a = [("word", "a"), ("n", 1), ("name", "Ada"), ("others", 2)]
     b = [("word", "b"), ("n", 1), ("name", None), ("others", 2)]
     assert f"batch 0 {[a, b]}" in first
@@ -217,8 +248,5 @@ def test_outer_dataframes_repeated_names_and_the_first_error(
     columns = ["word", "word", "name", "word"]
     assert f"twice {columns} {[('a', 'a', 'Ada', 'a'), ('b', 'b', 'Bob', 'b')]}" in first
     assert "StreamingQueryException True 1" in first
-    (tmp_path / "calls").unlink()
-    put("2.json", "a")
-    second = run(session, tmp_path, OUTER, str(tmp_path)).splitlines()
     assert f"batch 1 {[a]}" in second
     assert "progress [(1, 1)]" in second
