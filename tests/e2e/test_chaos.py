@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import every_state, every_trigger
+from tests.e2e.batches import batch_jobs
+from tests.e2e.chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn
+from tests.e2e.conftest import SLOTS, Session
+from tests.e2e.exactly_once import exactly_once_job
+from tests.e2e.kafka_both_ends import both_ends_job
 from tests.kafka.broker import Kafka
 from tests.long import long_after
 from tests.waiting import eventually
-
-from . import every_state, every_trigger
-from .batches import batch_jobs
-from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn
-from .conftest import SLOTS, Session
-from .exactly_once import exactly_once_job
-from .kafka_both_ends import both_ends_job
 
 SEED = 1
 EACH = {

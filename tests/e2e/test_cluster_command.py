@@ -16,9 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.conftest import ROOT, WARM_S, command, firesteel, in_this_process, logs_below
 from tests.waiting import PATIENCE_S, eventually
-
-from .conftest import ROOT, WARM_S, command, firesteel, in_this_process, logs_below
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
@@ -308,11 +307,11 @@ def test_a_killed_embedded_run_leaves_nothing_and_a_failed_one_its_logs(
         )
         assert failed.returncode == 1
         assert failed.stderr.index("failing.py") < failed.stderr.index("Error: job ")
-        kept = Path(
-            re.search(rf"logs of this run are kept in ({temporary}/firesteel-\S+)", failed.stderr)[
-                1
-            ]
-        )  # type: ignore[index]
+        found = re.search(
+            rf"logs of this run are kept in ({temporary}/firesteel-\S+)", failed.stderr
+        )
+        assert found is not None, failed.stderr
+        kept = Path(found[1])
         assert set(Path(temporary).glob("firesteel-*")) == {kept}
         names = {path.name for path in kept.rglob("*") if path.is_file()}
         assert {"dispatcher.log", "slot-0.log"} <= names

@@ -19,12 +19,11 @@ from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.failpoints import STOP, Failpoint
 from firesteel.common.security.roles import Role
 from tests.credentials import channel_as
+from tests.e2e.chaos import Chaos, orphan
+from tests.e2e.conftest import Session
+from tests.e2e.exactly_once import exactly_once_job
 from tests.long import long_after
 from tests.waiting import eventually
-
-from .chaos import Chaos, orphan
-from .conftest import Session
-from .exactly_once import exactly_once_job
 
 # The failpoints that a running job passes; integration/test_kafka_deaths.py has those of Kafka, and
 # test_scale.py those of rescaling.
@@ -66,7 +65,10 @@ def test_rows_count_once_wherever_a_process_dies(
             for point in points:
                 armed = failpoints / point.value
                 armed.touch()
-                job.wait(lambda armed=armed: not armed.exists(), f"somebody dies at {point}")
+                job.wait(
+                    lambda armed=armed: not armed.exists(),  # type: ignore[misc]
+                    f"somebody dies at {point}",
+                )
                 job.progress(f"the death at {point}")
             job.await_few_checkpoints()
             job.await_few_shared_files()

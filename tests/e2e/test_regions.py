@@ -23,10 +23,10 @@ from firesteel.common.process import temporary
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import JobFailed
+from tests.e2e.conftest import Session, command, files_below, job_master_pid
+from tests.e2e.jobs import ArrowFunction, endless
+from tests.long import long_after
 from tests.waiting import eventually
-
-from .conftest import Session, command, files_below, job_master_pid
-from .jobs import ArrowFunction, endless
 
 pytestmark = pytest.mark.usefixtures("shipped_module")
 
@@ -265,7 +265,7 @@ def job_master(session: Session, job_id: str) -> psutil.Process:
     return psutil.Process(job_master_pid(session, job_id))
 
 
-@pytest.mark.parametrize("victim", [slots_process, task_executor, job_master])
+@pytest.mark.parametrize("victim", long_after(2, [slots_process, job_master, task_executor]))
 def test_no_result_is_left_behind_whoever_is_killed(
     session: Session, tmp_path: Path, victim: Callable[[Session, str], psutil.Process]
 ) -> None:
@@ -296,7 +296,9 @@ def test_no_result_is_left_behind_whoever_is_killed(
     session.wait_until_all_slots_are_free()
 
 
-@pytest.mark.parametrize("salt", ["CAST(rand() * 16 AS INT)", "CAST(value % 16 AS INT)"])
+@pytest.mark.parametrize(
+    "salt", long_after(1, ["CAST(rand() * 16 AS INT)", "CAST(value % 16 AS INT)"])
+)
 def test_a_finished_consumer_rereads_rows_that_are_produced_differently(
     session: Session, tmp_path: Path, salt: str
 ) -> None:
@@ -350,3 +352,4 @@ def test_a_finished_consumer_rereads_rows_that_are_produced_differently(
     assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
     went_on = [number == 0 for number in attempts_by_vertex(details)[1]]
     assert went_on == ([False, False] if "rand" in salt else [True, False])
+    eventually(lambda: not result_files(session, job_id), "no result is left")

@@ -14,10 +14,7 @@ import pytest
 from firesteel import Environment
 from firesteel.client.job_details import JobDetails
 from firesteel.common.process import BlockingChild, spawn_blocking
-from tests.waiting import PATIENCE_S, eventually
-from tests.zookeeper import ZooKeeper
-
-from .conftest import (
+from tests.e2e.conftest import (
     ROOT,
     SLOTS,
     Session,
@@ -27,8 +24,10 @@ from .conftest import (
     running,
     services,
 )
-from .exactly_once import ExactlyOnceJob, exactly_once_job
-from .jobs import nothing_left, unhurried
+from tests.e2e.exactly_once import ExactlyOnceJob, exactly_once_job
+from tests.e2e.jobs import nothing_left, unhurried
+from tests.waiting import PATIENCE_S, eventually
+from tests.zookeeper import ZooKeeper
 
 
 def places(details: JobDetails) -> set[str]:
@@ -41,7 +40,9 @@ def replace_masters(session: Session, job: ExactlyOnceJob, sent: signal.Signals)
         (former,) = services(session, module)
         former.send_signal(sent)
         eventually(
-            lambda of=module, pid=former.pid: [p for p in services(session, of) if p.pid != pid],
+            lambda of=module, pid=former.pid: [  # type: ignore[misc]
+                p for p in services(session, of) if p.pid != pid
+            ],
             f"another {module} runs",
         )
         job.progress(f"the end of the {module}")
