@@ -60,7 +60,7 @@ class TimeToLiveSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSpec(Spec):
-    """Joins the rows of two streams whose keys are equal and not null.
+    """Joins the rows of two streams whose keys are equal and not null, unless `holds_null_keys`.
 
     Output: keys that have the same name in both, the other columns of the left and of the right
     stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
@@ -80,6 +80,12 @@ class JoinSpec(Spec):
     whole: bool = False
     # In a stream: the minimum delay of the watermark that downstream operators see.
     held_us: int = 0
+    # As in Spark's joins of streams: outer joins hold rows whose key has a null like other rows
+    # without a match, and a full join matches such keys if they are equal, null by null.
+    holds_null_keys: bool = field(default=False, repr=False)
+    # Boolean columns of the two streams, or empty. A row for which its column is not true has no
+    # match: outer joins emit it on arrival.
+    conditions: tuple[str, str] = field(default=("", ""), repr=False)
 
     uses_pandas = False
     counts_rows = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import CatalystPlan, alias, items, seq, serialized
 from firesteel.static_table import StaticTable
 
+# The year 148,109. Times of joins are added to it.
+_LAST_US = 2**62
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
 
@@ -72,12 +75,15 @@ class Catalyst:
     def field(self, struct: Any, index: int) -> Any:
         return self.expressions.GetStructField(struct, index, self.jvm.scala.Option.apply(None))
 
-    def only_if(self, conditions: Sequence[Any], value: Any) -> Any:
-        """Returns the value, or null unless all conditions are true."""
-        nothing = self.expressions.Literal(None, value.dataType())
-        for condition in conditions:
-            value = self.expressions.If(condition, value, nothing)
-        return value
+    def all_of(self, conditions: Sequence[Any]) -> Any:
+        """Returns whether all conditions are true: false if one of them is null."""
+        whole = functools.reduce(self.expressions.And, conditions)
+        return self.expressions.Coalesce(self.seq([whole, self.literal(False)]))
+
+    def or_last(self, time: Any) -> Any:
+        """Returns an event time, or instead of null one that no watermark passes."""
+        last = self.expressions.Literal(_LAST_US, time.dataType())
+        return self.expressions.Coalesce(self.seq([time, last]))
 
     def struct(self, fields: Sequence[tuple[str, Any]]) -> Any:
         parts = [part for name, value in fields for part in (self.literal(name), value)]

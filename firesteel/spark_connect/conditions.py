@@ -19,13 +19,15 @@ _COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqua
 @dataclass(frozen=True, kw_only=True)
 class Between:
     """The right time is from `lower_us` to `upper_us` after the left one, both inclusive. The times
-    are attributes: timestamps, or windows, whose times are their ends.
+    are attributes: timestamps, or windows, whose times are their ends. With `only_equal`, their
+    equality is the only bound.
     """
 
     left: Any
     right: Any
     lower_us: int
     upper_us: int
+    only_equal: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,7 @@ class _Bounds:
         self._times: tuple[Any, Any] | None = None
         self._lower_us: list[int] = []
         self._upper_us: list[int] = []
+        self._equal = 0  # the number of equalities of the times
 
     def between(self) -> Between | None:
         if self._times is None:
@@ -103,6 +106,7 @@ class _Bounds:
             right=right,
             lower_us=max(self._lower_us, default=-_EVER_US),
             upper_us=min(self._upper_us, default=_EVER_US),
+            only_equal=len(self._lower_us) == self._equal == len(self._upper_us),
         )
 
     def same(self, left: Any, right: Any) -> None:
@@ -110,6 +114,7 @@ class _Bounds:
         if _is_time(left) and _is_time(right) and self._are_times(left, right):
             self._lower_us.append(0)
             self._upper_us.append(0)
+            self._equal += 1
 
     def take(self, conjunct: Any) -> bool:
         """Returns whether the conjunct bounds the distance of the two times, and nothing else."""

@@ -41,7 +41,7 @@ from firesteel.spark_connect.catalyst import (
     kind,
     output,
 )
-from firesteel.spark_connect.conditions import Between, condition_of, conjuncts_of
+from firesteel.spark_connect.conditions import Between, Condition, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.names import Names, repeated
 from firesteel.spark_connect.sources import schema_of, source_of
@@ -80,6 +80,8 @@ _HOW: dict[str, How] = {
 }
 # The column with the time of a watermark, if the query does not need it.
 _TIME_OF_WATERMARK = "time_of_watermark"
+# Columns of the two sides of a join: whether a row meets the conditions that refer to its side.
+_CONDITION = ("condition_left", "condition_right")
 # Nodes that need all rows: allowed above the aggregate of a query in complete mode.
 _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
 
@@ -613,19 +615,8 @@ class Planner:
                 " consists of equalities and of bounds between the two event times; filter the"
                 " streams before the join"
             )
-        times: list[Any] = [None, None]
-        if condition.between is not None:
-            sides = condition.between.left, condition.between.right
-            times = [_time_of(catalyst, each) for each in sides]
         flows = [
-            self._keyed(
-                plan,
-                side,
-                [catalyst.only_if(condition.own[index], pair[index]) for pair in condition.equal],
-                index,
-                # As in Spark, a row without a time has no match, and waits for one forever.
-                None if condition.between is None or condition.own[index] else times[index],
-            )
+            self._keyed(plan, side, condition, index, how)
             for index, side in enumerate((left, right))
         ]
         keys = [
@@ -637,6 +628,8 @@ class Planner:
             right_keys=keys[1],
             how=how,
             within=_within(self._names, condition.between),
+            holds_null_keys=condition.between is not None,
+            conditions=_conditions(flows),
         )
         if spec.within is not None:  # an operator downstream may take the time of either side
             spec = spec.with_delayed_watermark()
@@ -654,26 +647,40 @@ class Planner:
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
 
-    def _keyed(
-        self, join: Any, side: Any, keys: Sequence[Any], index: int, drops: Any = None
-    ) -> _Flow:
-        """Returns a side with its keys and event times as additional columns, without the rows in
-        which `drops` is null.
+    def _keyed(self, join: Any, side: Any, condition: Condition, index: int, how: How) -> _Flow:
+        """Returns a side with its keys, its event times and whether its own condition is true as
+        additional columns, without the rows that the join never emits.
         """
+        unmatched = how in (("left", "full"), ("right", "full"))[index]
         catalyst = self._catalyst
         flow = self._flow(side)
-        if flow.watermark is not None and not (drops is None or _is(drops, flow.watermark.time)):
-            flow = self._cut(flow)
+        own, between = condition.own[index], condition.between
+        needed = [] if unmatched else list(own)
+        time = None
+        if between is not None and not (how == "full" and between.only_equal):
+            # As in Spark, a row without a time has no match, and waits for one forever.
+            time = _time_of(catalyst, (between.left, between.right)[index])
+            timed = catalyst.expressions.IsNotNull(time)
+            if own and unmatched:
+                without_match = catalyst.expressions.Not(catalyst.all_of(own))
+                timed = catalyst.expressions.Or(timed, without_match)
+            needed.append(timed)
+        if flow.watermark is not None and needed:
+            # The watermark needs all rows that have a time.
+            only_timed = len(needed) == 1 and time is not None
+            flow = flow if only_timed and _is(time, flow.watermark.time) else self._cut(flow)
+        flow = replace(flow, plan=_filtered(catalyst, needed, flow.plan))
         label = ("left", "right")[index]
-        named = [catalyst.named(key, f"k{i}_{label}") for i, key in enumerate(keys)]
+        named = [
+            catalyst.named(pair[index], f"k{i}_{label}") for i, pair in enumerate(condition.equal)
+        ]
+        if own and unmatched:
+            named.append(catalyst.named(catalyst.all_of(own), _CONDITION[index]))
         times = [
-            catalyst.named(_time_of(catalyst, each), self._names.time(each))
+            catalyst.named(catalyst.or_last(_time_of(catalyst, each)), self._names.time(each))
             for each in output(side)
             if delay_ms(each) is not None
         ]
-        if drops is not None:
-            there = catalyst.expressions.IsNotNull(drops)
-            flow = replace(flow, plan=_filtered(catalyst, [there], flow.plan))
         columns = [*flow.output, *named, *times]
         names = [self._names.column(each) for each in flow.output]
         names += [each.name() for each in (*named, *times)]
@@ -756,6 +763,13 @@ def _function_of(catalyst: Catalyst, expression: Any) -> Any:
 
 def _type_of(attribute: Any) -> DataType:
     return _parse_datatype_json_string(attribute.dataType().json())
+
+
+def _conditions(sides: Sequence[_Flow]) -> tuple[str, str]:
+    left, right = (
+        name if name in side.names else "" for name, side in zip(_CONDITION, sides, strict=True)
+    )
+    return left, right
 
 
 def _within(names: Names, between: Between | None) -> IntervalSpec | None:

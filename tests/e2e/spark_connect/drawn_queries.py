@@ -306,13 +306,6 @@ def _stream_join(draw: random.Random, stream: _Stream) -> _Stream:
         how != "inner" and "n < n2" in condition
     ):  # only inner joins of streams compare other columns
         condition[condition.index("n < n2")] = "n > 1"
-    if how in (
-        "left",
-        "right",
-        "full",
-    ):  # null keys differ: see docs/reference/streaming-queries.md
-        stream = stream.then('.where("k IS NOT NULL")')
-        right += '.where("k2 IS NOT NULL")'
     columns = stream.columns if how == "left_semi" else {**stream.columns, **renamed}
     text = f'.join({right}, F.expr("{" AND ".join(condition)}"), "{how}")'
     time = {"right": "at2"}.get(how, stream.time)

@@ -137,13 +137,25 @@ def last_match(within: IntervalSpec | SameWindowSpec, side: int, time: int) -> i
     return time - within.lower_us if side else time + within.upper_us
 
 
-Numbered = tuple[int, int | None, int]  # its number, its key as the oracle compares it, its time
+Numbered = tuple[int, int, int]  # its number, the place of its key, its time
+
+
+def same_key(left: int, right: int, *, nulls: bool) -> bool:
+    if EQUAL[left] is None:
+        return nulls and left == right
+    return EQUAL[left] == EQUAL[right]
 
 
 def near_in_time(
-    how: str, within: IntervalSpec | SameWindowSpec, rows: tuple[list[Numbered], list[Numbered]]
+    how: str,
+    within: IntervalSpec | SameWindowSpec,
+    rows: tuple[list[Numbered], list[Numbered]],
+    *,
+    nulls: bool,
 ) -> Counter[tuple[int | None, int | None]]:
-    """Every pair that there can be of these rows, and the rows without one."""
+    """Every pair that there can be of these rows, and the rows without one. `nulls`: equal keys
+    with nulls match.
+    """
     expected: Counter[tuple[int | None, int | None]] = Counter()
     for left, key, left_time in rows[0]:
         for right, other_key, right_time in rows[1]:
@@ -151,7 +163,7 @@ def near_in_time(
                 near = within.lower_us <= right_time - left_time <= within.upper_us
             else:
                 near = end_of_window(within, left_time) == end_of_window(within, right_time)
-            if near and key == other_key and key is not None:
+            if near and same_key(key, other_key, nulls=nulls):
                 expected[left, right] += 1
     if how == "semi":
         return Counter({(left, None): 1 for left, _ in expected})
@@ -171,6 +183,7 @@ def near_in_time(
     how=st.sampled_from(HOWS),
     few=st.booleans(),
     held=st.booleans(),
+    holds=st.booleans(),
 )
 def test_rows_join_those_near_in_time_and_are_forgotten(
     flow: list[tuple[int, list[Row]] | int],
@@ -178,10 +191,11 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
     how: Any,
     few: bool,
     held: bool,
+    holds: bool,
 ) -> None:
     if isinstance(within, SameWindowSpec) and how == "semi":
         how = "inner"  # windows have no semi joins
-    join = spec(within=within, how=how)
+    join = spec(within=within, how=how, holds_null_keys=holds)
     if held:
         join = join.with_delayed_watermark()
     with pytest.MonkeyPatch.context() as patch:
@@ -200,13 +214,16 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
                     {
                         n
                         for n, key, time in mine
-                        if key is not None and last_match(within, side, time) > watermark
+                        if (holds or EQUAL[key] is not None)
+                        and last_match(within, side, time) > watermark
                     }
                     for side, mine in enumerate(rows)
                 ]
                 assert there(harness) == {
                     (left, right): count
-                    for (left, right), count in near_in_time(how, within, rows).items()
+                    for (left, right), count in near_in_time(
+                        how, within, rows, nulls=holds and how == "full"
+                    ).items()
                     if (left is not None or right not in waiting[1])
                     and (right is not None or left not in waiting[0] or how == "semi")
                 }
@@ -220,7 +237,7 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
                 if last <= watermark:
                     dropped += 1
                 else:
-                    rows[side].append((number, EQUAL[key], time))
+                    rows[side].append((number, key, time))
             counts[side] += len(some)
         assert late(harness) == dropped
         if isinstance(within, SameWindowSpec):
@@ -255,6 +272,28 @@ def check_event_time(
             for name in names:
                 for time in element[name].cast(pa.int64()).to_pylist():
                     assert time is None or time + shift[name] > watermark
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_do_not_meet_their_own_condition_have_no_match(how: Any) -> None:
+    schemas = [
+        schema.append(pa.field(name, pa.bool_()))
+        for schema, name in ((LEFT, "mine"), (RIGHT, "theirs"))
+    ]
+    within = IntervalSpec(times=TIMES, lower_us=-5, upper_us=5)
+    join = spec(within=within, how=how, conditions=("mine", "theirs"))
+    harness = OperatorHarness(StreamJoin(join), schemas).open()
+    for side, schema in enumerate(schemas):
+        rows = batch(side, [(0, 10)] * 3, 0)
+        harness.process(rows.append_column(schema.field(4), pa.array([True, False, None])), side)
+    harness.flush()
+    alone: dict[str, list[tuple[int | None, int | None]]] = {
+        "left": [(1, None), (2, None)],
+        "right": [(None, 1), (None, 2)],
+        "full": [(1, None), (2, None), (None, 1), (None, 2)],
+    }
+    pair = (0, None) if how == "semi" else (0, 0)
+    assert there(harness) == Counter([pair, *alone.get(how, [])])
 
 
 def test_rows_and_keys_are_forgotten_as_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

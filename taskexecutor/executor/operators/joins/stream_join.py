@@ -146,6 +146,7 @@ class StreamJoin(StreamOperator):
     def _join(self, side: int, rows: pa.RecordBatch) -> None:
         times = self._bounds.times(side, rows, self.context.operator_name)
         rows, times = self._in_time(rows, times)
+        rows, times = self._with_condition(side, rows, times)
         rows, times = self._with_keys(side, rows, times, INSERT)
         if not rows.num_rows:
             return
@@ -208,12 +209,27 @@ class StreamJoin(StreamOperator):
         self._late.inc(int(late.sum()))
         return rows.filter(pa.array(~late)), times[~late]
 
+    def _with_condition(
+        self, side: int, rows: pa.RecordBatch, times: Ints
+    ) -> tuple[pa.RecordBatch, Ints]:
+        """Drops rows whose own condition is not true; emits them as unmatched if the join keeps
+        them.
+        """
+        if not (column := self._spec.conditions[side]):
+            return rows, times
+        true = as_numpy(pc.fill_null(rows.column(column), False))
+        if self._spec.keeps[side]:
+            self._emit_alone(side, rows.filter(pa.array(~true)), INSERT, times[~true])
+        return rows.filter(pa.array(true)), times[true]
+
     def _with_keys(
         self, side: int, rows: pa.RecordBatch, times: Ints, kind: str
     ) -> tuple[pa.RecordBatch, Ints]:
         """Drops rows whose key has a null, which equals no other key; emits them as unmatched if
-        the join keeps them.
+        the join keeps them and does not hold them.
         """
+        if self._spec.holds_null_keys and self._spec.keeps[side]:
+            return rows, times
         nulls = without_key(rows, self._keys[side])
         if not nulls.any():
             return rows, times
