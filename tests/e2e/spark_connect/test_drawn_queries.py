@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, firesteel
+from tests.e2e.conftest import ROOT, Session, firesteel
 from tests.e2e.spark_connect.drawn_queries import query
 from tests.long import long_after
 
 PROGRAM = Path(__file__).with_name("drawn_program.py")
 QUERIES = 8  # of one start of both engines
+# Seeds of rows, and of queries over them.
+DRAWN = [
+    (0, range(QUERIES // 2)),
+    (0, range(QUERIES // 2, QUERIES)),
+    *((first, range(first, first + QUERIES)) for first in range(QUERIES, 20 * QUERIES, QUERIES)),
+]
 AT_A_TIME = 2
 RUN_S = 1_500.0
 # The reference does not compile each of its small plans.
@@ -28,10 +34,12 @@ INTERPRETED = (
 )
 
 
-@pytest.mark.parametrize("first", long_after(1, range(0, 20 * QUERIES, QUERIES)))
-def test_drawn_queries_have_the_results_of_spark(first: int, tmp_path: Path) -> None:
-    seeds = range(first, first + QUERIES)
-    numbers = [str(number) for number in (first, AT_A_TIME, *seeds)]
+@pytest.mark.parametrize("drawn", long_after(1, DRAWN), ids=lambda drawn: f"{drawn[1][0]}")
+def test_drawn_queries_have_the_results_of_spark(
+    session: Session, drawn: tuple[int, range], tmp_path: Path
+) -> None:
+    rows, seeds = drawn
+    numbers = [str(number) for number in (rows, AT_A_TIME, *seeds)]
     spark, ours = tmp_path / "spark", tmp_path / "firesteel"
     ran = subprocess.run(
         [sys.executable, str(PROGRAM), str(spark), *numbers],
@@ -41,9 +49,8 @@ def test_drawn_queries_have_the_results_of_spark(first: int, tmp_path: Path) -> 
         text=True,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    slots = f"taskmanager.numberOfTaskSlots={AT_A_TIME}"
     run = firesteel(
-        *("run", "-t", "local", "-D", slots, "-p", "1", str(PROGRAM), str(ours), *numbers),
+        *("run", "-m", session.address, "-p", "1", str(PROGRAM), str(ours), *numbers),
         timeout_s=RUN_S,
     )
     assert run.returncode == 0, run.stdout + run.stderr

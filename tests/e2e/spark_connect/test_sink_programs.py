@@ -157,7 +157,7 @@ NAMING = "def kind(df):\n    return type(df).__module__\n"
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What both runs of the programs left, each in a folder with its name."""
+    """Describes what both runs left. Each program has a folder with its name."""
 
     folder: Path
     printed: tuple[str, ...]  # by all programs of a run, and by their functions in slots
