@@ -108,18 +108,30 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config.yaml: clusters have fewer slots."""
+    folder = tmp_path_factory.mktemp("configuration")
+    (folder / "config.yaml").write_text("taskmanager.numberOfTaskSlots: 1\n")
+    return folder
+
+
+def run(
+    *command: object, cwd: Path, configuration: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=CLEAN,
+        env=CLEAN | ({"FIRESTEEL_CONF_DIR": str(configuration)} if configuration else {}),
         capture_output=True,
         text=True,
         timeout=300,
     )
 
 
-def test_an_example_runs_from_an_empty_directory(environment: Path, tmp_path: Path) -> None:
+def test_an_example_runs_from_an_empty_directory(
+    environment: Path, configuration: Path, tmp_path: Path
+) -> None:
     """With functions of modules beside it, which have the names of our packages."""
     empty, folder = tmp_path / "empty", tmp_path / "folder"
     empty.mkdir()
@@ -135,7 +147,7 @@ def test_an_example_runs_from_an_empty_directory(environment: Path, tmp_path: Pa
         example = example.replace(old, new)
     (folder / "two_streams.py").write_text(example)
     command = (environment / "bin" / "firesteel", "run", "-t", "local", "--task-executors", "1")
-    done = run(*command, folder / "two_streams.py", cwd=empty)
+    done = run(*command, folder / "two_streams.py", cwd=empty, configuration=configuration)
     assert done.returncode == 0, done.stdout + done.stderr
     assert EXPECTED in done.stdout, done.stdout
 
@@ -155,13 +167,16 @@ def test_the_services_are_found_by_name_only_in_their_processes(
     assert "taskexecutor" in run(python, "-P", "-c", harness, cwd=tmp_path).stdout
 
 
-def test_the_first_program_runs_in_an_empty_directory(environment: Path, tmp_path: Path) -> None:
+def test_the_first_program_runs_in_an_empty_directory(
+    environment: Path, configuration: Path, tmp_path: Path
+) -> None:
     readme = (ROOT / "README.md").read_text()
     found = re.search(r"^```python\n(.*?)^```.*?prints\n\n```\n(.*?)```", readme, re.M | re.S)
     assert found is not None
     program, printed = found.groups()
     (tmp_path / "first.py").write_text(program)
-    done = run(environment / "bin" / "python", "first.py", cwd=tmp_path)
+    python = environment / "bin" / "python"
+    done = run(python, "first.py", cwd=tmp_path, configuration=configuration)
     assert done.returncode == 0, done.stdout + done.stderr
     assert printed in done.stdout, done.stdout
     shown = run(environment / "bin" / "firesteel", "info", "first.py", cwd=tmp_path)
