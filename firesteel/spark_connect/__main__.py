@@ -69,7 +69,12 @@ def _serve(
     from firesteel.spark_connect.starter import JobStarter
 
     started.result()
-    starter = JobStarter(spark, lambda session: context, _modules(request))
+    starter = JobStarter(
+        spark,
+        lambda session: context,
+        _modules(request),
+        warn=lambda text: print(f"Warning: {text}", file=err, flush=True),
+    )
     queries = StreamingQueries(starter)
     pipelines = Pipelines(spark, starter, lambda session: context)
     front = Front(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.connect import proto
@@ -15,7 +15,7 @@ from firesteel.client.execution_context import ExecutionContext, within
 from firesteel.common.config import options
 from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
-from firesteel.operators import SourceSpec
+from firesteel.operators import JoinSpec, SourceSpec
 from firesteel.plan.job_graph_generator import operator_id_of
 from firesteel.spark_connect.available_now import process_available, stop_when_read
 from firesteel.spark_connect.imported_positions import continue_from
@@ -50,7 +50,7 @@ _RESTARTS = {
 
 class JobStarter:
     """Starts queries as jobs. `context_of` returns how those of a session run; `modules` are the
-    local modules that their functions may refer to.
+    local modules that their functions may refer to; `warn` shows a warning to the user.
     """
 
     def __init__(
@@ -58,8 +58,10 @@ class JobStarter:
         spark: Spark,
         context_of: Callable[[SessionKey], ExecutionContext],
         modules: frozenset[str] = frozenset(),
+        warn: Callable[[str], None] = log.warning,
     ) -> None:
         self._modules = modules
+        self._warn = warn
         self._spark = spark
         self._context_of = context_of
         # By session and name: the tables of memory sinks, also of queries that have ended.
@@ -153,6 +155,8 @@ class JobStarter:
                 **location.configuration(),
             },
         )
+        for warning in _growing_joins(planned):
+            self._warn(warning)
         program = planned.environment._program
         if (positions := location.imported()) is not None:
             continue_from(program.graph.nodes, positions, location.uri)
@@ -252,6 +256,17 @@ class JobStarter:
             stop_when_read(client, job_id, savepoints)
         except FiresteelError:
             log.exception("a query that should end was not stopped", job_id=job_id)
+
+
+def _growing_joins(planned: PlannedStream) -> Iterator[str]:
+    """Yields a warning for each join of two streams without bounds in event time."""
+    for node in planned.environment._program.graph.nodes:
+        if isinstance(node.spec, JoinSpec) and node.spec.within is None:
+            yield (
+                f"{node.name} keeps all rows of both streams forever, because its condition does"
+                " not bound the distance of their event times: call withWatermark on both streams,"
+                " and add a condition such as b.time BETWEEN a.time AND a.time + INTERVAL 1 HOUR"
+            )
 
 
 def _is_limited(planned: PlannedStream) -> bool:
