@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from firesteel.kubernetes.pods.labels import JOB_MANAGER, TASK_EXECUTOR
 from firesteel.kubernetes.resources import name_of
+from tests.e2e.conftest import firesteel
+from tests.e2e.kubernetes_clusters import IMAGE, Kubernetes, kubernetes
+from tests.e2e.test_kubernetes_session import ENDLESS, TARGET, succeeded
 from tests.kubernetes.kinds import BY_NAME
 from tests.waiting import PATIENCE_S, eventually
-
-from .conftest import firesteel
-from .kubernetes_clusters import IMAGE, Kubernetes, kubernetes
-from .test_kubernetes_session import ENDLESS, TARGET, succeeded
 
 SERVES_WITHIN_S = 5 * PATIENCE_S
 
@@ -83,72 +81,76 @@ def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(
         assert f"{job_id} : endless (RUNNING)" in succeeded("list", *TARGET)
 
 
-@contextmanager
-def separate_masters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
-    """A session cluster with two Dispatchers and two ResourceManagers in separate pods."""
+@pytest.fixture(scope="module")
+def separate_masters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    """A session cluster with two Dispatchers and two ResourceManagers in separate pods. The last
+    test stops it.
+    """
+    folder = tmp_path_factory.mktemp("separate")
     values = masters(
-        tmp_path,
+        folder,
         kubernetes__masters="separate",
         execution__checkpointing__interval="1 s",
-        execution__checkpointing__dir=str(tmp_path / "checkpoints"),
+        execution__checkpointing__dir=str(folder / "checkpoints"),
     )
-    values["execution.checkpointing.savepoint-dir"] = str(tmp_path / "savepoints")
-    with kubernetes(tmp_path, monkeypatch, values) as cluster:
+    values["execution.checkpointing.savepoint-dir"] = str(folder / "savepoints")
+    with pytest.MonkeyPatch.context() as patch, kubernetes(folder, patch, values) as cluster:
         succeeded("cluster", "start", *TARGET, "--masters", "2")
         yield cluster
 
 
-def test_separate_masters_serve_every_command_after_the_end_of_their_leaders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with separate_masters(tmp_path, monkeypatch) as cluster:
-        deployments = {name_of(each) for each in cluster.server.objects("Deployment")}
-        assert deployments == {"orders", "orders-resourcemanager"}
-        job_id = submitted(tmp_path / "endless.py", ENDLESS)
-        runs(cluster, TARGET, job_id)
-
-        leader = leader_of(cluster, "dispatcher")
-        delete(cluster, leader)
-        eventually(lambda: leader_of(cluster, "dispatcher") not in ("", leader), cluster.logs)
-        before = transitions(cluster)
-        cluster.kubelet.kill(leader_of(cluster, "resourcemanager"))
-        eventually(lambda: transitions(cluster) > before, cluster.logs)
-        runs(cluster, TARGET, job_id)
-        assert "#0  " in succeeded("show", *TARGET, job_id), "the task has not restarted"
-
-        scaled = succeeded("scale", *TARGET, job_id, "--parallelism", "2")
-        assert ": 1 -> 2" in scaled
-        runs(cluster, TARGET, job_id)
-        assert "parallelism 2 " in succeeded("show", *TARGET, job_id)
-        assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
-        assert "Savepoint completed." in succeeded("stop", *TARGET, job_id)
-        assert f"{job_id} : endless (FINISHED)" in succeeded("list", "-a", *TARGET)
-        succeeded("cluster", "stop", *TARGET)
-        assert not cluster.left()
-
-
 def test_separate_masters_are_updated_under_a_running_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    separate_masters: Kubernetes, tmp_path: Path
 ) -> None:
-    with separate_masters(tmp_path, monkeypatch) as cluster:
-        job_id = submitted(tmp_path / "endless.py", ENDLESS)
-        runs(cluster, TARGET, job_id)
-        assert_a_broken_image_changes_nothing(cluster)
-        earlier = names(cluster)
-        key = "resourcemanager.taskmanager-timeout"
-        shown = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s", "--dry-run")
-        assert f"  {key}: not set -> 47 s" in shown
-        assert names(cluster) == earlier
-        updated = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s")
-        assert "Cluster updated: orders" in updated
-        assert not names(cluster) & earlier, "masters and TaskExecutors"
-        assert len(names(cluster, JOB_MANAGER)) == 2 and names(cluster, TASK_EXECUTOR)
-        again = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s")
-        assert "Nothing to update" in again
-        shown = succeeded("cluster", "update", *TARGET, "--unset", key, "--dry-run")
-        assert f"  {key}: 47 s -> not set" in shown
-        runs(cluster, TARGET, job_id)
-        assert "Exceptions" not in succeeded("show", *TARGET, job_id)
+    cluster = separate_masters
+    job_id = submitted(tmp_path / "endless.py", ENDLESS)
+    runs(cluster, TARGET, job_id)
+    assert_a_broken_image_changes_nothing(cluster)
+    earlier = names(cluster)
+    key = "resourcemanager.taskmanager-timeout"
+    shown = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s", "--dry-run")
+    assert f"  {key}: not set -> 47 s" in shown
+    assert names(cluster) == earlier
+    updated = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s")
+    assert "Cluster updated: orders" in updated
+    assert not names(cluster) & earlier, "masters and TaskExecutors"
+    assert len(names(cluster, JOB_MANAGER)) == 2 and names(cluster, TASK_EXECUTOR)
+    again = succeeded("cluster", "update", *TARGET, "-D", f"{key}=47 s")
+    assert "Nothing to update" in again
+    shown = succeeded("cluster", "update", *TARGET, "--unset", key, "--dry-run")
+    assert f"  {key}: 47 s -> not set" in shown
+    runs(cluster, TARGET, job_id)
+    assert "Exceptions" not in succeeded("show", *TARGET, job_id)
+    succeeded("cancel", *TARGET, job_id)
+
+
+def test_separate_masters_serve_every_command_after_the_end_of_their_leaders(
+    separate_masters: Kubernetes, tmp_path: Path
+) -> None:
+    cluster = separate_masters
+    deployments = {name_of(each) for each in cluster.server.objects("Deployment")}
+    assert deployments == {"orders", "orders-resourcemanager"}
+    job_id = submitted(tmp_path / "endless.py", ENDLESS)
+    runs(cluster, TARGET, job_id)
+
+    leader = leader_of(cluster, "dispatcher")
+    delete(cluster, leader)
+    eventually(lambda: leader_of(cluster, "dispatcher") not in ("", leader), cluster.logs)
+    before = transitions(cluster)
+    cluster.kubelet.kill(leader_of(cluster, "resourcemanager"))
+    eventually(lambda: transitions(cluster) > before, cluster.logs)
+    runs(cluster, TARGET, job_id)
+    assert "#0  " in succeeded("show", *TARGET, job_id), "the task has not restarted"
+
+    scaled = succeeded("scale", *TARGET, job_id, "--parallelism", "2")
+    assert ": 1 -> 2" in scaled
+    runs(cluster, TARGET, job_id)
+    assert "parallelism 2 " in succeeded("show", *TARGET, job_id)
+    assert "Savepoint completed." in succeeded("savepoint", *TARGET, job_id)
+    assert "Savepoint completed." in succeeded("stop", *TARGET, job_id)
+    assert f"{job_id} : endless (FINISHED)" in succeeded("list", "-a", *TARGET)
+    succeeded("cluster", "stop", *TARGET)
+    assert not cluster.left()
 
 
 def assert_a_broken_image_changes_nothing(cluster: Kubernetes) -> None:
