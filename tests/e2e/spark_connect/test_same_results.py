@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.daily_delays import read_flights
-from tests.e2e.conftest import ROOT, firesteel
+from tests.e2e.conftest import ROOT, Session, firesteel
+from tests.e2e.spark_connect.test_drawn_queries import INTERPRETED
 
 PROGRAM = Path(__file__).with_name("queries_program.py")
 # The keys of results with one row per key and batch; the last row of a key is valid.
@@ -58,18 +59,24 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def results(
+    shared_cluster: Session, flights: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     """The results of both engines."""
     spark, ours = (tmp_path_factory.mktemp(name) for name in ("spark", "firesteel"))
     ran = subprocess.run(
         [sys.executable, str(PROGRAM), str(flights), str(spark)],
         cwd=ROOT,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": INTERPRETED},
         capture_output=True,
         text=True,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    run = firesteel("run", "-t", "local", str(PROGRAM), str(flights), str(ours), timeout_s=RUN_S)
+    shared_cluster.wait_until_all_slots_are_free()
+    run = firesteel(
+        *("run", "-m", shared_cluster.address, str(PROGRAM), str(flights), str(ours)),
+        timeout_s=RUN_S,
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     return spark, ours
 
