@@ -761,8 +761,8 @@ class KeyedStream(DataStream):
         uid: str,
         between: Callable[[DataStream], DataStream] = lambda partials: partials,
     ) -> DataStream:
-        """Adds the partial aggregate and what is `between` before the shuffle, and the keyed half
-        after it.
+        """Adds the partial aggregate before the shuffle, and the keyed half after it. `between`
+        adds further operators before the shuffle.
         """
         before = between(_partial_half(self._unkeyed, title, partial, uid))
         before = before._exchanged_as(self._upstreams[0].result_type)

@@ -107,7 +107,7 @@ class PlannedStream:
 class _Watermark:
     """A watermark that is assigned after the stretch above it, whose rows are as many.
 
-    So the stretch is one plan with what is below the watermark.
+    So Spark plans the stretch together with the nodes below the watermark.
     """
 
     time: Any  # attribute

@@ -15,7 +15,7 @@ from firesteel.client.execution_context import ExecutionContext, within
 from firesteel.common.config import options
 from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
-from firesteel.operators import JoinSpec, SourceSpec
+from firesteel.operators import JoinSpec, SourceSpec, Spec
 from firesteel.plan.job_graph_generator import operator_id_of
 from firesteel.spark_connect.available_now import process_available, stop_when_read
 from firesteel.spark_connect.imported_positions import continue_from
@@ -46,6 +46,8 @@ _RESTARTS = {
     options.RESTART_FAILURE_INTERVAL.key: "10 min",
     options.RESTART_FAILURE_DELAY.key: "500 ms",
 }
+_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+_BACKENDS = {"RocksDBStateStoreProvider": "rocksdb", "HDFSBackedStateStoreProvider": "hashmap"}
 
 
 class JobStarter:
@@ -162,6 +164,8 @@ class JobStarter:
             continue_from(program.graph.nodes, positions, location.uri)
         program.modules |= self._modules
         program.configuration |= trigger.configuration(limited=_is_limited(planned))
+        if not context.conf.is_set(options.STATE_BACKEND):
+            program.configuration |= _state_backend(planned, settings.get(_STATE_STORE, ""))
         added = sink.add_to(planned, location.completed)
         name = request.query_name or f"query {location.query_id}"
         job = planned.environment.execute_async(name)
@@ -271,12 +275,27 @@ def _growing_joins(planned: PlannedStream) -> Iterator[str]:
 
 def _is_limited(planned: PlannedStream) -> bool:
     """Whether a source reads a limited number of rows between two checkpoints."""
-    specs = (node.spec for node in planned.environment._program.graph.nodes)
     return any(
         getattr(spec.source, "max_records_per_checkpoint", None) is not None
-        for spec in specs
+        for spec in _specs(planned)
         if isinstance(spec, SourceSpec)
     )
+
+
+def _state_backend(planned: PlannedStream, state_store: str) -> dict[str, str]:
+    """Returns the backend for which Spark's setting asks. Otherwise, rows that a join keeps forever
+    are on disk.
+    """
+    backend = _BACKENDS.get(state_store.rpartition(".")[2])
+    if backend is None and any(
+        isinstance(spec, JoinSpec) and spec.within is None for spec in _specs(planned)
+    ):
+        backend = "rocksdb"
+    return {} if backend is None else {options.STATE_BACKEND.key: backend}
+
+
+def _specs(planned: PlannedStream) -> Iterator[Spec]:
+    return (node.spec for node in planned.environment._program.graph.nodes)
 
 
 def _sources(job: JobClient) -> tuple[str, ...]:
