@@ -120,7 +120,7 @@ class Catalyst:
 
 def kind(plan: Any) -> str:
     """Returns the name of the node's class, such as "Project"."""
-    name: str = plan.getClass().getSimpleName()
+    name: str = plan.productPrefix()
     return name
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.java_names import remember_names
 from firesteel.spark_connect.java_options import java_options
 from firesteel.spark_connect.outer_frames import local_frame
 
@@ -93,7 +94,9 @@ class Spark:
             self._session = builder.getOrCreate()
         except Exception as error:
             raise FiresteelError(f"Spark Connect did not start: {error}") from error
-        self._session.sparkContext.setLogLevel("ERROR")
+        context: Any = self._session.sparkContext
+        remember_names(context._gateway._gateway_client)
+        context.setLogLevel("ERROR")
 
     def stop(self) -> None:
         session, self._session = self._session, None

@@ -12,10 +12,10 @@ from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.java_names import remember_names
 from taskexecutor.executor.columnar.jvm.gateway import (
     _TEST_HELPERS,
     _refuse_invalid_text,
-    _remember_names,
     _TestHelpers,
     without_conversion,
 )
@@ -53,7 +53,7 @@ class _Client:
 
 
 def jvm_of(client: _Client) -> JVMView:
-    _remember_names(client)
+    remember_names(client)
     return JVMView(client, "default", "view")
 
 

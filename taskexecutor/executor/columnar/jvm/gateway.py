@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.java_names import remember_names
 from firesteel.text import is_utf_8
 
 _TEST_HELPERS = "pyspark.testing.utils"
-_ROOT_PACKAGES = frozenset({"com", "java", "javax", "org", "scala"})
 
 
 class _TestHelpers(ModuleType):
@@ -47,7 +47,7 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
-    _remember_names(gateway._gateway_client)
+    remember_names(gateway._gateway_client)
     _refuse_invalid_text(gateway._gateway_client)
     return gateway
 
@@ -70,46 +70,6 @@ def _refuse_invalid_text(client: Any) -> None:
         return send(command, *args, **kwargs)
 
     client.send_command = send_valid
-
-
-def _remember_names(client: Any) -> None:
-    """Makes the client resolve each dotted name in the JVM only once.
-
-    To resolve `jvm.java.util.ArrayList`, it requests `java`, `java.util` and the whole name each
-    time, and for the first two the JVM searches all of Spark's jars for classes of these names.
-    """
-    from py4j import protocol
-
-    question = protocol.REFLECTION_COMMAND_NAME + protocol.REFL_GET_UNKNOWN_SUB_COMMAND_NAME
-    send = client.send_command
-    answers: dict[str, Any] = {}
-
-    def send_unless_known(command: str, *args: Any, **kwargs: Any) -> Any:
-        if not command.startswith(question):
-            return send(command, *args, **kwargs)
-        answer = answers.get(command)
-        if answer is None:
-            answer = send(command, *args, **kwargs)
-            name = command.removeprefix(question).partition("\n")[0]
-            if _is_lasting(name, answer):
-                answers[command] = answer
-        return answer
-
-    client.send_command = send_unless_known
-
-
-def _is_lasting(name: str, answer: str) -> bool:
-    """Returns whether the name's meaning is permanent. A single word may change its meaning after
-    an import, and a name that is not a class may become one.
-    """
-    from py4j import protocol
-
-    *packages, last = name.split(".")
-    if not packages and last not in _ROOT_PACKAGES:
-        return False
-    if answer == protocol.SUCCESS_PACKAGE:
-        return last[:1].islower()
-    return answer.startswith(protocol.SUCCESS_CLASS)
 
 
 def without_conversion(method: Any) -> Any:
