@@ -30,6 +30,7 @@ from firesteel.operators.joins import IntervalSpec
 from firesteel.spark_connect.catalyst import Catalyst, children, kind, output
 from firesteel.spark_connect.conditions import condition_of, conjuncts_of
 from firesteel.spark_connect.planner import PlannedStream, Planner
+from firesteel.spark_connect.starter import _state_backend
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 HOUR_US = 3_600_000_000
@@ -339,3 +340,15 @@ def test_a_watermark_sees_rows_whose_columns_are_not_needed(orders: DataFrame) -
     assert watermark == EventTimeWatermarkSpec(
         column="time_of_watermark", delay_us=600 * SECOND_US, drops_column=True
     )
+
+
+def test_state_that_grows_forever_is_on_disk(orders: DataFrame, payments: DataFrame) -> None:
+    forever = planned(orders.join(payments, F.expr("id = order")))
+    bounded = planned(orders.join(payments, F.expr(f"id = order AND {NEAR}")))
+    rocksdb = {"state.backend.type": "rocksdb"}
+    assert _state_backend(forever, "") == rocksdb
+    assert _state_backend(bounded, "") == {}
+    package = "org.apache.spark.sql.execution.streaming.state"
+    assert _state_backend(bounded, f"{package}.RocksDBStateStoreProvider") == rocksdb
+    memory = _state_backend(forever, f"{package}.HDFSBackedStateStoreProvider")
+    assert memory == {"state.backend.type": "hashmap"}
