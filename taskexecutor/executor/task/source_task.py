@@ -4,6 +4,7 @@ tasks).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +13,11 @@ from firesteel.operator import SourceOperator
 from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.loop import Step
+
+
+# The least time between two marks of idleness: each makes downstream operators emit their rows and
+# watermarks, also those that would soon be replaced.
+IDLE_S = 0.1
 
 
 class _Triggered(NamedTuple):
@@ -45,6 +51,8 @@ class SourceTask:
         self._triggered: list[_Triggered] = []
         self._stopping: int | None = None  # the savepoint after which the source produces nothing
         self._draining = False
+        self._is_caught_up = False  # it is to be marked as idle
+        self._idle_due_s = 0.0  # when it may be marked
         self.caught_up = 0
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
@@ -73,17 +81,30 @@ class SourceTask:
         if not self._head.poll():
             self.max_wait_s = None
             return Step.END
-        if self._source.caught_up:
+        self._is_caught_up = self._source.caught_up
+        if self._is_caught_up:
             if not self._source.limit_reached:
                 self.caught_up += 1
                 if self.caught_up == 1:
                     self._report_metrics()
-            if self._source.reports_idle:
-                self._head.report_idle()
+            if time.monotonic() >= self._idle_due_s:
+                self._report_idle()
         if not self._source.waiting:
             return Step.MORE
         self.max_wait_s = self._source.poll_interval_s
+        if self._is_caught_up and self._source.reports_idle:
+            left_s = max(0.0, self._idle_due_s - time.monotonic())
+            self.max_wait_s = left_s if self.max_wait_s is None else min(left_s, self.max_wait_s)
         return Step.DRY
+
+    def _report_idle(self) -> None:
+        """Marks the output as idle if the source has caught up: at the latest before a barrier, so
+        that the checkpoint includes what the mark causes.
+        """
+        if self._is_caught_up and self._source.reports_idle:
+            self._head.report_idle()
+            self._idle_due_s = time.monotonic() + IDLE_S
+        self._is_caught_up = False
 
     def step_after_data(self) -> Step:
         return Step.END
@@ -115,6 +136,7 @@ class SourceTask:
         while self._triggered and self._source.splits_received >= self._triggered[0].splits:
             barrier, _, stops = self._triggered.pop(0)
             assert self._checkpoints is not None
+            self._report_idle()
             self._checkpoints.take(barrier)
             if stops:
                 self._stopping = barrier.checkpoint_id

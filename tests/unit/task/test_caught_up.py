@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel import Environment
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import SplitRequested
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
 from firesteel.connectors.source import EndOfSplit, SourceReader
 from firesteel.elements import StreamStatus
@@ -22,8 +25,11 @@ from firesteel.testing import Journal, OperatorHarness, RecordingSource
 from jobmaster.core.coordinators import FileSourceEnumerator
 from taskexecutor.executor.connectors.kafka.partition_watermarks import PartitionEnds
 from taskexecutor.executor.connectors.split_source import SplitReading
+from taskexecutor.executor.task import source_task
 from tests.unit.jobmaster.test_coordinators import files
+from tests.unit.task.checkpoints.test_task_checkpoints import Checkpoints, barrier
 from tests.unit.task.runs import SCHEMA, Run, batch, operator, out_edge, vertex
+from tests.waiting import eventually
 
 
 class Pausing(RecordingSource):
@@ -39,13 +45,58 @@ class Pausing(RecordingSource):
         self.journal.note(self.name, "flush")
 
 
-def test_a_task_reports_idleness_after_the_rows_of_its_source() -> None:
+IDLE, ACTIVE = StreamStatus(True), StreamStatus(False)
+
+
+def test_a_task_reports_idleness_after_the_rows_of_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_task, "IDLE_S", 0.0)
     journal, out = Journal(), out_edge("out", 0)
     source = Pausing("src", journal, [batch(1), batch(2)])
     run = Run(vertex(operator("src")), {"src": source}, out_edges=[out]).run()
-    idle, active = StreamStatus(True), StreamStatus(False)
-    assert run.sent(out)[:5] == [batch(1), idle, active, batch(2), idle]
+    assert run.sent(out)[:5] == [batch(1), IDLE, ACTIVE, batch(2), IDLE]
     assert "src.flush" in journal.calls
+
+
+def test_a_task_reports_idleness_from_time_to_time_and_before_barriers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(source_task, "IDLE_S", 3_600.0)
+    checkpoints = Checkpoints(tmp_path)
+    journal, out = Journal(), out_edge("out", 0)
+    source = Pausing("src", journal, [batch(number) for number in range(5)])
+    run = Run(
+        vertex(operator("src")),
+        {"src": source},
+        out_edges=[out],
+        checkpoints=checkpoints.services,
+    )
+
+    def polled() -> None:
+        if len(source.elements) == 2:  # it emits the fourth one now
+            run.task.trigger_checkpoint(barrier(1))
+
+    journal.hooks["src.poll"] = polled
+    run.start()
+    checkpoints.acknowledged()
+    first = [batch(0), IDLE, ACTIVE, batch(1), batch(2), batch(3), IDLE, barrier(1)]
+    assert run.sent(out)[:8] == first
+    run.task.cancel()
+    run.join()
+
+
+def test_a_task_that_waits_reports_idleness_when_it_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_task, "IDLE_S", 0.05)
+    journal, out = Journal(), out_edge("out", 0)
+    source = Pausing("src", journal, [batch(1), batch(2)], endless=True)
+    run = Run(vertex(operator("src")), {"src": source}, out_edges=[out]).start()
+    run.wait_for(ExecutionState.RUNNING)
+    eventually(lambda: run.sent(out)[-2:] == [batch(2), IDLE], "the mark of idleness")
+    run.task.cancel()
+    run.join()
 
 
 class OneRow(SourceReader):
