@@ -85,6 +85,15 @@ class Catalyst:
         last = self.expressions.Literal(_LAST_US, time.dataType())
         return self.expressions.Coalesce(self.seq([time, last]))
 
+    def earlier(self, timestamp: Any, by_us: int) -> Any:
+        """Returns a timestamp that is earlier by some microseconds."""
+        parser = getattr(self.jvm.org.apache.spark.sql.catalyst.parser, "CatalystSqlParser$")
+        by = getattr(parser, "MODULE$").parseExpression(f"{by_us}L")
+        kind, number = timestamp.dataType(), by.dataType()
+        exact = self.expressions.PreciseTimestampConversion
+        micros = exact(timestamp, kind, number)
+        return exact(self.expressions.Subtract(micros, by), number, kind)
+
     def struct(self, fields: Sequence[tuple[str, Any]]) -> Any:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))

@@ -412,7 +412,7 @@ class Planner:
         columns += [(each.name(), each) for each in inputs]
         watermark, time, latest = flow.watermark, "", ""
         if window is not None:
-            keys.append(_Key.of_window(catalyst, attribute))
+            keys.append(_Key.of_window(catalyst, attribute, window.spec.size_us))
             time = self._names.time(window.time)
             columns.append((time, window.time))
         if watermark is not None:
@@ -803,6 +803,7 @@ class _Key:
     parts: list[Any]  # their attributes
     time: str = ""  # the column with the key's event time
     window: bool = False
+    size_us: int | None = None  # of the window; None: its start is a column, too
     session: bool = False
 
     @staticmethod
@@ -830,22 +831,27 @@ class _Key:
         )
 
     @staticmethod
-    def of_window(catalyst: Catalyst, attribute: Any) -> _Key:
-        """Returns the key of a window that the aggregate computes."""
-        names = ["window_start", "window_end"]
+    def of_window(catalyst: Catalyst, attribute: Any, size_us: int) -> _Key:
+        """Returns the key of a window that the aggregate computes: its end."""
+        end = catalyst.named(catalyst.field(attribute, 1), "window_end")
         return _Key(
             attribute=attribute,
             columns=[],
-            names=names,
-            parts=[part.toAttribute() for part in _bounds(catalyst, attribute, names)],
-            time=names[1] if delay_ms(attribute) is not None else "",
+            names=["window_end"],
+            parts=[end.toAttribute()],
+            time="window_end" if delay_ms(attribute) is not None else "",
             window=True,
+            size_us=size_us,
         )
 
     def whole(self, catalyst: Catalyst) -> Any:
         if not self.window:
             return self.attribute
-        start, end = self.parts
+        start, end = (
+            self.parts
+            if self.size_us is None
+            else (catalyst.earlier(self.parts[0], self.size_us), self.parts[0])
+        )
         struct = catalyst.struct([("start", start), ("end", end)])
         return alias(catalyst.jvm, struct, self.attribute)
 

@@ -14,7 +14,6 @@ from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.loop import Step
 
-
 # The least time between two marks of idleness: each makes downstream operators emit their rows and
 # watermarks, also those that would soon be replaced.
 IDLE_S = 0.1
