@@ -283,7 +283,7 @@ def _is_limited(planned: PlannedStream) -> bool:
 
 
 def _state_backend(planned: PlannedStream, state_store: str) -> dict[str, str]:
-    """Returns the backend for which Spark's setting asks. Otherwise, rows that a join keeps forever
+    """Returns the backend that Spark's setting names. Otherwise, rows that a join keeps forever
     are on disk.
     """
     backend = _BACKENDS.get(state_store.rpartition(".")[2])

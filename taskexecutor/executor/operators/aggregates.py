@@ -115,7 +115,7 @@ def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Sche
     )
     fields = list(to_arrow(whole.schema))
     keys = len(spec.key_columns)
-    times = WINDOW_FIELDS if spec.window else ()
+    times = list(WINDOW_FIELDS) if spec.window else []
     if spec.whole_windows:
         times = times[1:]  # the end is a key, which determines the start
     return pa.schema([*fields[:keys], *times, *fields[keys:]])
