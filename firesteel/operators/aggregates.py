@@ -83,6 +83,12 @@ class PartialWindowAggregateSpec(Spec):
     runs_on_spark = True
 
     @property
+    def merges(self) -> dict[str, str]:
+        """How two values of each column merge, except keys, times and `_rows`."""
+        merges = {name: how for item in self.aggregates for name, how in item.merge.items()}
+        return merges | ({LATEST: "max"} if self.latest else {})
+
+    @property
     def in_event_time(self) -> bool:
         return self.window is not None and not self.window.processing_time
 

@@ -137,6 +137,11 @@ def children(plan: Any) -> list[Any]:
     return items(plan.children())
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two attributes are the same column."""
+    return bool(one.exprId().equals(other.exprId()))
+
+
 def output(plan: Any) -> list[Any]:
     return items(plan.output())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firesteel.plan.catalyst_plan import items, seq
-from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind
+from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind, same
 
 # Rows that only one bound relates are kept for this long.
 _EVER_US = 3_650 * 86_400_000_000
@@ -159,10 +159,7 @@ class _Bounds:
         if self._times is None:
             self._times = left, right
         known_left, known_right = self._times
-        return bool(
-            known_left.exprId().equals(left.exprId())
-            and known_right.exprId().equals(right.exprId())
-        )
+        return same(known_left, left) and same(known_right, right)
 
     def _shifted(self, expression: Any) -> tuple[Any, int] | None:
         """Returns the event time and the microseconds that the expression adds to it; None if it is

@@ -40,6 +40,7 @@ from firesteel.spark_connect.catalyst import (
     is_window,
     kind,
     output,
+    same,
 )
 from firesteel.spark_connect.conditions import Between, Condition, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
@@ -296,7 +297,7 @@ class Planner:
             time = flow.watermark.time
             if kind(plan) == "Project":
                 columns = items(plan.projectList())
-                hides = not any(_same(time, each.toAttribute()) for each in columns)
+                hides = not any(same(time, each.toAttribute()) for each in columns)
                 project = self._catalyst.project([*columns, time] if hides else columns, flow.plan)
                 return replace(flow, plan=project, hides_time=hides)
             if not _keeps_times(plan, time):
@@ -315,7 +316,7 @@ class Planner:
     def _watermark(self, plan: Any) -> _Flow:
         flow = self._cut_flow(children(plan)[0])
         attributes = output(plan)
-        time = next(each for each in attributes if _same(each, plan.eventTime()))
+        time = next(each for each in attributes if same(each, plan.eventTime()))
         watermark = _Watermark(
             time=time,
             title=f"Watermark({plan.eventTime().name()})",
@@ -400,6 +401,9 @@ class Planner:
             plan = window.plan
             grouping = [each for each in grouping if not _is(each, attribute)]
         flow = self._flow(plan)
+        if flow.watermark is not None and window is not None:
+            # The partial aggregate leaves out rows without the time of the window.
+            flow = flow if same(window.time, flow.watermark.time) else self._cut(flow)
         if window is None and not grouping:
             grouping = [self._all_rows()]
         keys = [_Key.of(catalyst, self._names, each) for each in grouping]
@@ -416,10 +420,8 @@ class Planner:
             time = self._names.time(window.time)
             columns.append((time, window.time))
         if watermark is not None:
-            latest = _TIME_OF_WATERMARK
-            if window is not None and _same(window.time, watermark.time):
-                latest = time
-            else:
+            latest = time or _TIME_OF_WATERMARK
+            if not time:
                 columns.append((latest, watermark.time))
         before = catalyst.project([each for _, each in columns], flow.plan)
         flow = replace(flow, plan=before, watermark=None, hides_time=False)
@@ -717,7 +719,7 @@ class Planner:
         ]
         watermark, time = flow.watermark, ""
         if watermark is not None:
-            known = (_same(each, watermark.time) for each in attributes)
+            known = (same(each, watermark.time) for each in attributes)
             time = next((name for name, is_time in zip(names, known, strict=True) if is_time), "")
             if not time:
                 columns.append(self._catalyst.named(watermark.time, _TIME_OF_WATERMARK))
@@ -736,11 +738,6 @@ def _assigned(
     return stream.operator(watermark.title, spec, uid=watermark.uid)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two attributes are the same column."""
-    return bool(one.exprId().equals(other.exprId()))
-
-
 def _is_always_true(condition: Any) -> bool:
     """Whether a condition only excludes nulls of a column that has none."""
     return kind(condition) == "IsNotNull" and not condition.child().nullable()
@@ -751,7 +748,7 @@ def _keeps_times(plan: Any, time: Any) -> bool:
     if kind(plan) != "Filter" or kind(plan.condition()) != "IsNotNull":
         return False
     (child,) = children(plan.condition())
-    return kind(child) == "AttributeReference" and _same(child, time)
+    return kind(child) == "AttributeReference" and same(child, time)
 
 
 def _function_of(catalyst: Catalyst, expression: Any) -> Any:
@@ -874,7 +871,7 @@ def _only_key(grouping: Sequence[Any], calls: Sequence[Any]) -> Any:
 
 
 def _is(expression: Any, attribute: Any) -> bool:
-    return kind(expression) == "AttributeReference" and _same(expression, attribute)
+    return kind(expression) == "AttributeReference" and same(expression, attribute)
 
 
 def _has(plan: Any, name: str) -> bool:

@@ -8,13 +8,13 @@ time are filtered.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from firesteel.operators import SlidingSpec, TumblingSpec
 from firesteel.plan.catalyst_plan import items
-from firesteel.spark_connect.catalyst import Catalyst, children, kind, output
+from firesteel.spark_connect.catalyst import Catalyst, children, kind, output, same
+from firesteel.spark_connect.conditions import conjuncts_of
 
 _TIME = r"(?P<time>precisetimestampconversion\(.+?, TimestampType, LongType\))"
 _SINCE = r"(?P<since>\((?P=time) - (?P<offset>-?\d+)\) % (?P<slide>\d+))"
@@ -48,7 +48,7 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
     """
     if kind(plan) == "Project":
         columns = items(plan.projectList())
-        (made,) = (each for each in columns if _same(each.toAttribute(), window))
+        (made,) = (each for each in columns if same(each.toAttribute(), window))
         rest = [each for each in columns if each is not made]
         if any(each.references().contains(window) for each in rest):
             return None
@@ -58,7 +58,7 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
         found = time_window(catalyst, below, window)
         if found is None:
             return None
-        known = any(_same(each.toAttribute(), found.time) for each in rest)
+        known = any(same(each.toAttribute(), found.time) for each in rest)
         columns = rest if known else [*rest, found.time]
         return TimeWindow(
             spec=found.spec, time=found.time, plan=catalyst.project(columns, found.plan)
@@ -66,7 +66,7 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
     if kind(plan) == "Filter":
         (below,) = children(plan)
         if kind(below) == "Expand":
-            return _sliding(catalyst, below, window, [plan.condition()])
+            return _sliding(catalyst, below, window, conjuncts_of(plan.condition()))
     return _sliding(catalyst, plan, window, []) if kind(plan) == "Expand" else None
 
 
@@ -81,16 +81,16 @@ def _tumbling(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> Tim
 def _sliding(
     catalyst: Catalyst, expand: Any, window: Any, conditions: list[Any]
 ) -> TimeWindow | None:
-    """`conditions`: of filters above."""
+    """`conditions`: of a filter above."""
     columns = output(expand)
-    (place,) = (index for index, each in enumerate(columns) if _same(each, window))
+    (place,) = (index for index, each in enumerate(columns) if same(each, window))
     rest = [each for index, each in enumerate(columns) if index != place]
     made, matches = [], []
     for projection in map(items, items(expand.projections())):
         made.append(projection.pop(place))
         matches.append(_WINDOW.fullmatch(made[-1].toString()))
         if not all(
-            kind(one) == "AttributeReference" and _same(one, other)
+            kind(one) == "AttributeReference" and same(one, other)
             for one, other in zip(projection, rest, strict=True)
         ):
             return None
@@ -103,7 +103,7 @@ def _sliding(
     if len(alike) > 1 or steps != list(range(-(-size_us // slide_us))):
         return None
     time = _time_of(made[0])
-    if any(not _is_expected(each, time, window) for each in _conjuncts(conditions)):
+    if any(not _is_expected(each, time, window) for each in conditions):
         return None
     spec = SlidingSpec(size_us=size_us, slide_us=slide_us, offset_us=int(first["offset"]))
     (below,) = children(expand)
@@ -117,7 +117,7 @@ def _on(
     below = _without_filter(catalyst, below, time)
     if kind(time) != "AttributeReference":
         time = catalyst.named(time, "time_of_window")
-    known = any(_same(each.toAttribute(), time.toAttribute()) for each in rest)
+    known = any(same(each.toAttribute(), time.toAttribute()) for each in rest)
     plan = catalyst.project(rest if known else [*rest, time], below)
     return TimeWindow(spec=spec, time=time.toAttribute(), plan=plan)
 
@@ -138,14 +138,6 @@ def _time_of(made: Any) -> Any:
     return start.left().left().child()
 
 
-def _conjuncts(conditions: list[Any]) -> Iterator[Any]:
-    for each in conditions:
-        if kind(each) == "And":
-            yield from _conjuncts(children(each))
-        else:
-            yield each
-
-
 def _is_expected(condition: Any, time: Any, window: Any) -> bool:
     """Whether Spark's analyzer adds the condition for sliding windows."""
     start, end = f"{window.toString()}.start", f"{window.toString()}.end"
@@ -159,7 +151,3 @@ def _is_expected(condition: Any, time: Any, window: Any) -> bool:
 
 def _is_not_null(condition: Any, expression: Any) -> bool:
     return kind(condition) == "IsNotNull" and bool(condition.child().semanticEquals(expression))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.exprId().equals(other.exprId()))

@@ -335,6 +335,17 @@ def test_a_watermark_sees_the_rows_that_are_filtered_by_their_time(orders: DataF
     assert kinds[watermark + 1 : watermark + 3] == [TransformSpec, PartialWindowAggregateSpec]
 
 
+def test_a_watermark_sees_rows_without_the_time_of_a_window(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.readStream.schema("at TIMESTAMP, sent TIMESTAMP").json(str(tmp_path))
+    counts = rows.withWatermark("at", "1 minute").groupBy(F.window("sent", "1 hour"), "at").count()
+    kinds = [type(each) for each in specs(planned(counts))]
+    partial = kinds.index(PartialWindowAggregateSpec)
+    assert EventTimeWatermarkSpec in kinds[:partial]
+    assert partial_of(counts).whole_windows
+
+
 def test_a_watermark_sees_rows_whose_columns_are_not_needed(orders: DataFrame) -> None:
     *_, watermark = specs(planned(orders.select("shop")))
     assert watermark == EventTimeWatermarkSpec(

@@ -56,11 +56,8 @@ def row_partials(
     """
     kinds = {field.name: field.dataType for field in aggregated.schema.fields}
     schema = to_arrow(aggregated.schema)
-    merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
-    latest: dict[str, RowPartial] = {}
-    if spec.latest:
-        merges[LATEST] = "max"
-        latest[LATEST] = RowPartial(composed.quoted(spec.latest))
+    merges = spec.merges
+    latest = {LATEST: RowPartial(composed.quoted(spec.latest))} if spec.latest else {}
     of_row = latest | {
         name: composed.exactly(each)
         if name in item.exact and _is_decimal(kinds.get(name))

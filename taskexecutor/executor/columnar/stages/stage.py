@@ -11,9 +11,8 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import PartialWindowAggregateSpec, SlidingSpec, Spec, TumblingSpec
-from firesteel.operators.aggregates import LATEST, aggregate_of
+from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
-from taskexecutor.executor.columnar.grouping.merging import merges_of
 from taskexecutor.executor.columnar.grouping.whole_windows import whole_windows
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.runner import Runner, TaskOnSpark
@@ -88,14 +87,11 @@ def _in_windows(batch: pa.RecordBatch, aggregate: PartialWindowAggregateSpec) ->
             raise MissingTime(aggregate.time_column)
         return batch
     assert isinstance(window, TumblingSpec | SlidingSpec)
-    merges = merges_of(aggregate.aggregates)
-    if aggregate.latest:
-        merges[LATEST] = "max"
     return whole_windows(
         batch,
         window,
         start=start,
         end=composed.WINDOW_END,
         keys=aggregate.key_columns,
-        merges=merges,
+        merges=aggregate.merges | {composed.ROWS: "sum"},
     )
