@@ -13,19 +13,14 @@ import pytest
 from pyspark.sql.connect import proto
 
 from firesteel.client.job_details import (
-    Attempt,
-    CheckpointDetails,
     JobDetails,
-    OperatorDetails,
-    Subtask,
-    Vertex,
 )
-from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.common.task_metrics import TaskMetrics
+from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo, FiresteelError, InvalidProgram
 from firesteel.spark_connect.failures import IllegalState, Interrupted, QueryFailed
 from firesteel.spark_connect.operations import Operation, SessionKey
 from firesteel.spark_connect.queries import StartedQuery, StreamingQueries
+from tests.unit.spark_connect.test_progress import details, vertex
 
 ADA, BOB = SessionKey("ada", str(uuid.uuid4())), SessionKey("bob", str(uuid.uuid4()))
 
@@ -61,60 +56,7 @@ class Job:
 
 def with_rows(read: int, status: JobStatus) -> JobDetails:
     """A job whose source has read rows, and whose second checkpoint is complete."""
-    attempt = Attempt(
-        attempt_id="a",
-        number=0,
-        state=ExecutionState.RUNNING,
-        host="here",
-        task_executor_id="t",
-        slot_index=0,
-        entered_ms={},
-        metrics=TaskMetrics(records_read=read),
-        error=None,
-    )
-    source = OperatorDetails(
-        operator_id="s",
-        uid="",
-        name="Source: rows",
-        kind="Source",
-        runs_on_spark=False,
-        plan="",
-        state_bytes=None,
-    )
-    vertex = Vertex(
-        vertex_id="s",
-        name="rows",
-        parallelism=1,
-        max_parallelism=128,
-        slot_sharing_group="default",
-        operators=(source,),
-        subtasks=(Subtask(index=0, attempts=(attempt,)),),
-        input_vertex_ids=(),
-        state_bytes=None,
-    )
-    checkpoint = CheckpointDetails(
-        checkpoint_id=2,
-        savepoint=False,
-        state="COMPLETED",
-        triggered_ms=2,
-        duration_ms=1,
-        size_bytes=1,
-        acknowledged=1,
-        tasks=1,
-        failure="",
-        start_delay_ms=0,
-        alignment_ms=0,
-        sync_ms=0,
-        async_ms=0,
-    )
-    return JobDetails(
-        job_id="j",
-        name="q",
-        status=status,
-        start_ms=1,
-        vertices=(vertex,),
-        checkpoints=(checkpoint,),
-    )
+    return details(vertex("Source", records_read=read), checkpoints=2, status=status)
 
 
 class Starter:
