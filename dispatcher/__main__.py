@@ -58,6 +58,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     )
     process.on_stop(lambda signal_name: dispatcher.stop())
     await dispatcher.start()
+    await process.serve_health()
     rest = _serve_rest(process, dispatcher.address)
     if rest is not None:
         tls = process.security is not None and process.security.tls

@@ -108,6 +108,7 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
     metrics_address = process.serve_metrics(scope="jobmanager", labels=labels)
     process.on_stop(lambda signal_name: resource_manager.stop())
     await resource_manager.start()
+    await process.serve_health()
     process.announce_ready(address=resource_manager.address, metrics_address=metrics_address)
     await resource_manager.run()
     log.info("the ResourceManager has stopped")

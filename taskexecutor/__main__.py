@@ -105,6 +105,7 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
     )
     process.on_stop(task_executor.terminate)
     await task_executor.start()
+    await process.serve_health()
     process.announce_ready(
         address=task_executor.address,
         metrics_address=task_executor.metrics_address,

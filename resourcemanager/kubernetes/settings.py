@@ -10,6 +10,7 @@ from firesteel.common.config.redaction import is_sensitive
 from firesteel.common.resources import slot_resources
 from firesteel.kubernetes.configuration import cluster_id_of
 from firesteel.kubernetes.pods.settings import (
+    HEALTH_PORT,
     TASK_EXECUTORS,
     PodSettings,
     cores,
@@ -100,6 +101,7 @@ def _arguments(conf: Configuration, security: Mapping[str, str]) -> list[str]:
     }
     values |= _location_of_leases(conf)
     values[options.TM_RPC_PORT.key] = str(conf.get(options.KUBERNETES_TM_PORT))
+    values[options.HEALTH_PORT.key] = str(HEALTH_PORT)
     drain_s = max(conf.get(options.KUBERNETES_TM_GRACE) - KILLED_EARLIER_S, 0.0)
     values.setdefault(options.TM_DRAIN_TIMEOUT.key, f"{drain_s:g} s")
     values.pop(options.BIND_HOST.key, None)

@@ -83,7 +83,7 @@ async def main(
     logs = process.directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     children = Children(
-        lambda name: _command(process, name, task_executors, program, arguments),
+        lambda name: _command(process, name, only, task_executors, program, arguments),
         directory=process.directory,
         logs=logs,
     )
@@ -126,6 +126,7 @@ async def _until(event: asyncio.Event) -> None:
 def _command(
     process: ServiceProcess,
     name: str,
+    only: str | None,
     task_executors: int,
     program: str,
     arguments: Sequence[str],
@@ -138,6 +139,8 @@ def _command(
         return "dispatcher", [*common, "--port", str(process.port), "-D", hosts]
     if name == RESOURCE_MANAGER:
         own = ["--driver", "kubernetes", "--task-executors", str(task_executors)]
+        if not only:  # the Dispatcher answers the probes of the pod
+            own += ["-D", f"{options.HEALTH_PORT.key}=0"]
         return "resourcemanager", [*common, *own]
     own = ["--program", program] if program else []
     return "firesteel.client.masters.application", [*common, *own, "--", *arguments]

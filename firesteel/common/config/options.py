@@ -89,6 +89,16 @@ BIND_HOST = _addresses.option(
     "127.0.0.1",
     "Interface that every server on this machine binds.",
 )
+HEALTH_PORT = _addresses.option(
+    "health.port",
+    "int",
+    0,
+    "Port at which a Dispatcher, ResourceManager or TaskExecutor answers health checks of gRPC, and"
+    " nothing else, without TLS; 0: none. In pods, Firesteel sets it, because Kubernetes speaks no "
+    "TLS in such checks.",
+    minimum=0,
+    maximum=65535,
+)
 
 REST_PORT = _addresses.option(
     "rest.port",

@@ -65,13 +65,24 @@ def new_server(
     """
     checks = [authentication] if authentication is not None else []
     server = grpc.aio.server(options=_OPTIONS, interceptors=[*checks, UnexpectedErrors()])
-    checker = HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     names = [service.full_name for service in services]
-    for name in ["", *names]:
-        checker._server_status[name] = health_pb2.HealthCheckResponse.SERVING
+    _add_health(server, names)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
     return server
+
+
+def health_server() -> grpc.aio.Server:
+    """An unstarted server that answers health checks of the whole process, and nothing else."""
+    server = grpc.aio.server(options=_OPTIONS)
+    _add_health(server)
+    return server
+
+
+def _add_health(server: grpc.aio.Server, services: Sequence[str] = ()) -> None:
+    checker = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    for name in ["", *services]:
+        checker._server_status[name] = health_pb2.HealthCheckResponse.SERVING
 
 
 class AddressTaken(FiresteelError):

@@ -39,12 +39,15 @@ from firesteel.common.config import Configuration, ConfigurationError, options, 
 from firesteel.common.config.redaction import remember
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.process.log_files import keep_short
+from firesteel.common.rpc.server import bind, health_server
 from firesteel.common.security.listening import check_listens_securely
 from firesteel.common.security.roles import Role
 from firesteel.common.service.platform import SYSTEM, GrpcTransport, Platform
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
+    import grpc
+
     from firesteel.common.metrics import Registry
     from firesteel.common.security.security import Security
 
@@ -78,6 +81,7 @@ class ServiceProcess:
         self._directory = directory
         self._registry: Registry | None = None
         self._target: Path | None = None  # its file in the targets of Prometheus
+        self._health: grpc.aio.Server | None = None
 
     @property
     def directory(self) -> Path:
@@ -131,6 +135,17 @@ class ServiceProcess:
             except OSError as error:
                 log.warning("Prometheus does not find this process", reason=str(error))
         return address
+
+    async def serve_health(self) -> None:
+        """Answers health checks without TLS, if a port is configured for them. The event loop that
+        does the work of the service answers, so a process that hangs is not healthy.
+
+        Raises AddressTaken.
+        """
+        if port := self.conf.get(options.HEALTH_PORT):
+            self._health = health_server()
+            bind(self._health, self.host, port)
+            await self._health.start()
 
     def _directories(self, scope: str) -> Iterator[Path]:
         """Yields the local directories that the process writes to."""

@@ -16,6 +16,7 @@ from firesteel.common.ids import stable_id
 from firesteel.common.metrics import parse_ports
 from firesteel.kubernetes.configuration import cluster_id_of
 from firesteel.kubernetes.pods.settings import (
+    HEALTH_PORT,
     MASTERS,
     PodSettings,
     cores,
@@ -157,6 +158,7 @@ def _configuration(conf: Configuration, rest_port: int) -> str:
     }
     values[options.HA_TYPE.key] = election
     values[options.RM_PORT.key] = str(RM_PORT)
+    values[options.HEALTH_PORT.key] = str(HEALTH_PORT)
     values.setdefault(options.MAX_SLOTS.key, str(MAX_SLOTS))
     address = f"{cluster_id_of(conf)}-{RESOURCE_MANAGER}:{RM_PORT}"
     values.setdefault(options.KUBERNETES_RM_ADDRESS.key, address)

@@ -17,6 +17,7 @@ from firesteel.kubernetes.pods.labels import JOB_MANAGER, TASK_EXECUTOR
 from firesteel.kubernetes.resources import Object
 from firesteel.kubernetes.security import PodSecurity, pod_security
 
+HEALTH_PORT = 6125  # each pod has its own address
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESOURCE = re.compile(
     r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -44,8 +45,7 @@ class PodSettings:
     requests: Mapping[str, str]  # of the main container
     limits: Mapping[str, str]
     grace_s: int
-    ports: Mapping[str, int]  # by name; the first one is probed
-    tls: bool
+    ports: Mapping[str, int]  # by name
     security: PodSecurity
     command: Sequence[str]
     restart_policy: str
@@ -134,7 +134,6 @@ def pod_settings(
         limits=limits,
         grace_s=max(round(grace_s), 1),
         ports=ports,
-        tls=conf.get(options.SECURITY_ENABLED) and conf.get(options.SECURITY_TLS) != "never",
         security=pod_security(conf, of.holder),
         command=tuple(command),
         restart_policy=restart_policy,

@@ -16,7 +16,7 @@ import yaml
 
 from firesteel.common.config import ConfigurationError, options
 from firesteel.kubernetes.pods.labels import MAIN_CONTAINER, labels_of
-from firesteel.kubernetes.pods.settings import PodSettings
+from firesteel.kubernetes.pods.settings import HEALTH_PORT, PodSettings
 from firesteel.kubernetes.resources import Object
 
 HOME = "/var/lib/firesteel"
@@ -208,9 +208,7 @@ def _main_container(template: Object, settings: PodSettings) -> Object:
         "capabilities": {"drop": ["ALL"]},
     } | (container.get("securityContext") or {})
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    # The kubelet cannot call a server that uses TLS, only connect to it.
-    probed = {"port": next(iter(settings.ports.values()))}
-    probe = {"tcpSocket" if settings.tls else "grpc": probed}
+    probe: Object = {"grpc": {"port": HEALTH_PORT}}
     container.setdefault("startupProbe", probe | {"periodSeconds": 2, "failureThreshold": 60})
     container.setdefault("readinessProbe", probe | {"periodSeconds": 5, "timeoutSeconds": 5})
     container.setdefault(

@@ -77,11 +77,13 @@ def test_pods_are_restricted_by_default() -> None:
     assert all("emptyDir" in volume or "secret" in volume for volume in spec["volumes"])
 
 
-@pytest.mark.parametrize(("secured", "kind"), [("false", "grpc"), ("true", "tcpSocket")])
-def test_probes_depend_on_tls(secured: str, kind: str) -> None:
-    main = main_container(pod({options.SECURITY_ENABLED.key: secured}))
+@pytest.mark.parametrize("secured", ["false", "true"])
+def test_probes_call_a_port_without_tls(secured: str) -> None:
+    values = {options.SECURITY_ENABLED.key: secured}
+    main = main_container(pod(values))
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert main[probe][kind] == {"port": 6122}
+        assert main[probe]["grpc"] == {"port": 6125}
+    assert f"{options.HEALTH_PORT.key}=6125" in settings(values).arguments
 
 
 def test_resources_follow_from_the_slots() -> None:

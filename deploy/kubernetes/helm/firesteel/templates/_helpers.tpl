@@ -42,6 +42,7 @@ component: jobmanager
   "kubernetes.resourcemanager.address" (printf "%s-resourcemanager:6124" (include "firesteel.id" .))
   "high-availability.type" "kubernetes"
   "resourcemanager.rpc.port" "6124"
+  "health.port" "6125"
   "rest.port" "8081"
   "security.enabled" (toString .Values.security.enabled) }}
 {{- if .Values.image.pullSecrets }}
