@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from firesteel.kubernetes.pods.labels import JOB_MANAGER, TASK_EXECUTOR
@@ -79,6 +80,31 @@ def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(
         eventually(lambda: leader_of(cluster, "dispatcher") not in ("", leader), cluster.logs)
         runs(cluster, TARGET, job_id)
         assert f"{job_id} : endless (RUNNING)" in succeeded("list", *TARGET)
+
+
+@pytest.mark.long
+def test_the_kubelet_restarts_a_dispatcher_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its only master would otherwise keep its cluster without one."""
+    with kubernetes(tmp_path, monkeypatch, masters(tmp_path)) as cluster:
+        succeeded("cluster", "start", *TARGET)
+        job_id = submitted(tmp_path / "endless.py", ENDLESS)
+        runs(cluster, TARGET, job_id)
+        address = cluster.pods(JOB_MANAGER)[0]["status"]["podIP"]
+        (dispatcher,) = (
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if {"dispatcher", address} <= set(each.info["cmdline"] or ())
+        )
+        dispatcher.suspend()
+        eventually(lambda: restarts(cluster) == 1, cluster.logs, patience_s=SERVES_WITHIN_S)
+        runs(cluster, TARGET, job_id)
+
+
+def restarts(cluster: Kubernetes) -> int:
+    (pod,) = cluster.pods(JOB_MANAGER)
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
 
 
 @pytest.fixture(scope="module")
