@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 from tests.e2e.conftest import ROOT, WARM_S, command, firesteel, in_this_process, logs_below
 from tests.waiting import PATIENCE_S, eventually
 
+LONGEST_S = 4 * PATIENCE_S
+
 
 def processes_of(directory: Path) -> list[psutil.Process]:
     return [p for p in psutil.process_iter() if str(directory) in command(p)]
@@ -26,7 +29,9 @@ def processes_of(directory: Path) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def started(command_line: list[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program whose output is read; ended, and with it its cluster, if the test fails."""
+    """A program whose output is read; ended, and with it its cluster, if the test fails or the
+    program takes too long.
+    """
     # Tests that run in the background are started with SIGINT ignored, as their children would be.
     # No preexec_fn: a child that forks with gRPC's handlers may abort before it executes anything.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,10 +44,13 @@ def started(command_line: list[str], **how: Any) -> Iterator[subprocess.Popen[st
         **how,
     )
     signal.signal(signal.SIGINT, before)
+    end = threading.Timer(LONGEST_S, process.kill)  # whoever reads its output goes on
+    end.start()
     with process as run:
         try:
             yield run
         finally:
+            end.cancel()
             run.kill()
 
 
