@@ -7,6 +7,8 @@ and the default times of Leases (15 s, 10 s, 2 s), under a job that takes a chec
 * Killed: all processes in the pod of the leading Dispatcher get SIGKILL.
 * Deleted: as by `kubectl delete pod`; the pod gets SIGTERM.
 
+Each time, the next JobMaster has taken over the running tasks of the last change.
+
 The time ends when a client, which opens a port-forward to the pod of the next leader, has the
 details of the job, or for a ResourceManager when it knows all slots.
 """
@@ -104,6 +106,7 @@ class Measured:
             )
 
         jobs.wait(ready, "two pods of masters are ready", timeout_s=READY_S)
+        self._running()
 
     def _leader(self, office: Office) -> Leader | None:
         name = f"{CLUSTER_ID}-{office.value.replace('_', '')}"

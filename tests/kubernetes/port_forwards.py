@@ -39,7 +39,8 @@ async def forwarded(request: web.Request, pod: Object) -> web.StreamResponse:
         reader, writer = await asyncio.open_connection(pod["status"]["podIP"], int(ports[0]))
     except OSError as error:
         message = f"failed to connect to localhost:{ports[0]} inside the pod: {error.strerror}"
-        await socket.send_bytes(_ERROR + message.encode())
+        with contextlib.suppress(ConnectionError):  # the client is gone
+            await socket.send_bytes(_ERROR + message.encode())
         await socket.close()
         return socket
     upstream = asyncio.create_task(_from_pod(reader, socket))
@@ -60,6 +61,7 @@ async def forwarded(request: web.Request, pod: Object) -> web.StreamResponse:
 
 
 async def _from_pod(reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
-    while piece := await reader.read(_PIECE_BYTES):
-        await socket.send_bytes(_CONTENT + piece)
+    with contextlib.suppress(ConnectionError):  # the process has died, or the client is gone
+        while piece := await reader.read(_PIECE_BYTES):
+            await socket.send_bytes(_CONTENT + piece)
     await socket.close()

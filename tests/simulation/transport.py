@@ -295,7 +295,8 @@ class Channel:
         self._attempt = 0
         self._pause_s = RECONNECT_S[0]
         self._waiting: list[ClientCall] = []
-        self._ready: list[asyncio.Future[None]] = []
+        self._failed = False  # the last attempt
+        self._changes: list[asyncio.Future[None]] = []
         self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> Channel:
@@ -315,16 +316,21 @@ class Channel:
         if connection is not None:
             connection.close(CLIENT)
 
-    async def channel_ready(self) -> None:
-        if self._connection is None:
-            ready = self.network.loop.create_future()
-            self._ready.append(ready)
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        if self._connection is None and try_to_connect and not self._failed:
             self._connect()
-            try:
-                await ready
-            finally:
-                if ready in self._ready:
-                    self._ready.remove(ready)
+        if self._connection is not None:
+            return grpc.ChannelConnectivity.READY
+        if self._connecting:
+            return grpc.ChannelConnectivity.CONNECTING
+        states = grpc.ChannelConnectivity
+        return states.TRANSIENT_FAILURE if self._failed else states.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        while self.get_state() is last_observed_state:
+            changed = self.network.loop.create_future()
+            self._changes.append(changed)
+            await changed
 
     def _multi_callable(
         self, method: str, request_serializer: Any, response_deserializer: Any, **_: Any
@@ -374,7 +380,7 @@ class Channel:
     def _connect(self) -> None:
         if self._connecting or self.closed:
             return
-        self._connecting = True
+        self._connecting, self._failed = True, False
         self._attempt += 1
         loop = self.network.loop
         when = loop.time() + self.network.delay_s()
@@ -410,9 +416,13 @@ class Channel:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call.connected(connection, next(self._numbers))
-        for ready in self._ready:
-            if not ready.done():
-                ready.set_result(None)
+        self._has_changed()
+
+    def _has_changed(self) -> None:
+        changes, self._changes = self._changes, []
+        for changed in changes:
+            if not changed.done():
+                changed.set_result(None)
 
     def _no_answer(self, attempt: int) -> None:
         if self._connecting and self._attempt == attempt and not self.closed:
@@ -421,7 +431,7 @@ class Channel:
     def _refused(self) -> None:
         if not self._connecting:
             return
-        self._connecting = False
+        self._connecting, self._failed = False, True
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             if call.wait_for_ready:
@@ -431,7 +441,8 @@ class Channel:
                     grpc.StatusCode.UNAVAILABLE,
                     f"failed to connect to all addresses; last error: {self.address}",
                 )
-        if (self._waiting or any(not ready.done() for ready in self._ready)) and not self.closed:
+        self._has_changed()
+        if self._waiting and not self.closed:
             loop = self.network.loop
             loop.deliver_at(loop.time() + self._pause_s, self.process, self._connect)
             self._pause_s = min(RECONNECT_S[1], self._pause_s * 2)

@@ -7,7 +7,8 @@ which they could read the Lease. The cost of deletion lets a rolling update end 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+import contextlib
+from collections.abc import Mapping, Set
 
 import structlog
 
@@ -27,6 +28,7 @@ log = structlog.get_logger(__name__)
 # A ReplicaSet deletes the pods with the lowest cost first.
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+UNMARKED_WITHIN_S = 1.0
 
 
 class Leadership:
@@ -44,12 +46,21 @@ class Leadership:
         retrievers = {office: self._leaders.of(office, "") for office in Office}
         await self._leaders.start()
         try:
-            async with KubernetesClient(self._access) as client, asyncio.TaskGroup() as following:
-                await self._mark(client)
-                for office, retriever in retrievers.items():
-                    following.create_task(self._follow(client, office, retriever))
+            async with KubernetesClient(self._access) as client:
+                try:
+                    await self._follow_all(client, retrievers)
+                finally:
+                    await self._unmark(client)
         finally:
             await self._leaders.close()
+
+    async def _follow_all(
+        self, client: KubernetesClient, retrievers: Mapping[Office, LeaderRetriever]
+    ) -> None:
+        await self._mark(client)
+        async with asyncio.TaskGroup() as following:
+            for office, retriever in retrievers.items():
+                following.create_task(self._follow(client, office, retriever))
 
     async def _follow(
         self, client: KubernetesClient, office: Office, retriever: LeaderRetriever
@@ -74,6 +85,12 @@ class Leadership:
             except KubernetesError as error:
                 log.warning("the pod cannot be labelled; retrying", reason=str(error))
             await asyncio.sleep(pause.next())
+
+    async def _unmark(self, client: KubernetesClient) -> None:
+        """The masters of this pod end: whoever looks for a leader need not try it first."""
+        with contextlib.suppress(KubernetesError):
+            marks = {"metadata": marks_of(set())}
+            await client.patch(PODS, self._pod, marks, within_s=UNMARKED_WITHIN_S)
 
 
 def marks_of(led: Set[Office]) -> Object:

@@ -24,9 +24,10 @@ log = get_logger(__name__)
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
+_READY = grpc.ChannelConnectivity.READY
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 0.5
 CONNECT_TIMEOUT_S = 3.0
 
 
@@ -135,7 +136,8 @@ class Link(Generic[Sent, Received]):
         self._heard = False
         try:
             async with self._channel(peer.address) as channel:
-                await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
+                if not await asyncio.wait_for(_connects(channel), CONNECT_TIMEOUT_S):
+                    return "cannot connect"
                 outbox: asyncio.Queue[Sent | None] = asyncio.Queue()
                 call = self._open_stream(channel, self._outgoing(outbox))
                 self._outbox = outbox
@@ -190,3 +192,14 @@ class Link(Generic[Sent, Received]):
                 message = self._heartbeat()
             if message is not None:
                 yield message
+
+
+async def _connects(channel: grpc.aio.Channel) -> bool:
+    """Whether the first attempt succeeds. Further ones would use the address that the name had,
+    although the Service of a master has another one as soon as another master leads.
+    """
+    while (state := channel.get_state(try_to_connect=True)) is not _READY:
+        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            return False
+        await channel.wait_for_state_change(state)
+    return True

@@ -165,9 +165,7 @@ def channel(
     """As `aio_channel`, for threads. `server_name` is that of the server's certificate, if it is
     reached at another address.
     """
-    # Channels would otherwise share a connection to one address, and a new one would report the
-    # failure of an attempt of an earlier one.
-    options = [*_channel_options(), ("grpc.use_local_subchannel_pool", 1)]
+    options = _channel_options()
     if credentials is None:
         return grpc.insecure_channel(address, options=options)
     named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
@@ -175,12 +173,17 @@ def channel(
 
 
 def _channel_options() -> list[tuple[str, int]]:
-    # Reconnect eagerly: a restarted master is back within a second.
+    # Reconnect eagerly: a restarted master is back within a second, a standby in less.
     return [o for o in _OPTIONS if "so_reuseport" not in o[0]] + [
         ("grpc.initial_reconnect_backoff_ms", 100),
         # For how long a peer may be silent when it is connected to: on a busy machine, it may be.
         ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 250),
+        # Channels would otherwise share a connection to one address, and a new one would report the
+        # failure of an attempt of an earlier one.
+        ("grpc.use_local_subchannel_pool", 1),
+        # A name may change its address when another master leads; gRPC would ask after 30 s.
+        ("grpc.dns_min_time_between_resolutions_ms", 100),
     ]
 
 

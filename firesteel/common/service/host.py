@@ -147,6 +147,10 @@ class ServiceProcess:
             bind(self._health, self.host, port)
             await self._health.start()
 
+    async def end_health(self) -> None:
+        if self._health is not None:
+            await self._health.stop(None)
+
     def _directories(self, scope: str) -> Iterator[Path]:
         """Yields the local directories that the process writes to."""
         yield self.directory
@@ -262,7 +266,7 @@ class _Service(click.Command):
 def _run(process: ServiceProcess, main: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
     try:
         if (coroutine := main()) is not None:
-            asyncio.run(coroutine)
+            asyncio.run(_on_loop(process, coroutine))
     except ConfigurationError as error:
         print(f"{process.name}: {error}", file=sys.stderr)
         sys.exit(BAD_USAGE)
@@ -271,6 +275,13 @@ def _run(process: ServiceProcess, main: Callable[[], Coroutine[Any, Any, None] |
         sys.exit(1)
     finally:
         process.close()
+
+
+async def _on_loop(process: ServiceProcess, main: Coroutine[Any, Any, None]) -> None:
+    try:
+        await main
+    finally:
+        await process.end_health()
 
 
 @contextmanager

@@ -59,7 +59,7 @@ async def test_a_pod_with_all_options_is_accepted(client: KubernetesClient, tmp_
     )
     created = await client.create(PODS, manifest)
     main = created["spec"]["containers"][1]
-    assert main["startupProbe"]["grpc"]["port"] == 6122
+    assert main["startupProbe"]["grpc"]["port"] == 6125
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "1"
     (found,) = (await client.list(PODS, labels=selector("orders"))).items
     pod = read_pod(found)
