@@ -22,7 +22,7 @@ from firesteel.client.files import (
     python_requirements,
 )
 from firesteel.client.signals import INTERRUPTED
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["embedded", "remote", "plan-only"]
 
-TASK_EXECUTORS = 2  # of an embedded cluster
+TASK_EXECUTORS = 2  # at most, of an embedded cluster whose number is not given
 OUTPUT_END_S = 2.0  # after the end of the cluster
 
 
@@ -80,14 +80,27 @@ class EmbeddedCluster:
     """A cluster of this process, which starts in the background while the program does its own
     work.
 
-    `begin` starts it, as does the first use.
+    `begin` starts it, as does the first use. Without `task_executors`, it begins with those that a
+    job of `parallelism` (None: the default) needs, and starts others on demand.
     """
 
     def __init__(
-        self, conf: Configuration, *, task_executors: int = TASK_EXECUTORS, slots: int | None = None
+        self,
+        conf: Configuration,
+        *,
+        task_executors: int | None = None,
+        slots: int | None = None,
+        parallelism: int | None = None,
     ) -> None:
         from firesteel.client.cluster import LocalCluster
 
+        if task_executors is None:
+            each = slots or conf.get(options.TASK_SLOTS)
+            needed = -(-(parallelism or conf.get(options.PARALLELISM)) // each)
+            task_executors = min(needed, TASK_EXECUTORS)
+            if not conf.is_set(options.MAX_SLOTS):
+                most = TASK_EXECUTORS * each
+                conf = conf.with_overrides({options.MAX_SLOTS.key: str(most)})
         self._cluster = LocalCluster(conf, task_executors=task_executors, slots=slots)
         self.conf = self._cluster.conf
         self.task_executors = task_executors

@@ -111,7 +111,8 @@ _parallelism = click.option(
 @click.option(
     "--task-executors",
     type=click.IntRange(min=1),
-    help="Number of TaskExecutors of a local run. [default: 2]",
+    help="Number of TaskExecutors of a local run. [default: 1 or 2, as the parallelism requires,"
+    " and others on demand up to 2]",
 )
 @click.option(
     "--slots",
@@ -256,7 +257,7 @@ def run(
         context.embedded_cluster = (
             _spark_cluster(conf, task_executors or 1, executors)
             if spark
-            else _embedded_cluster(conf, task_executors, slots)
+            else _embedded_cluster(conf, task_executors, slots, parallelism)
         )
     ran: Ran | None = None
     try:
@@ -411,10 +412,17 @@ def _files(
     )
 
 
-def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: int | None) -> Any:
-    from firesteel.client.execution_context import TASK_EXECUTORS, EmbeddedCluster
+def _embedded_cluster(
+    conf: Configuration,
+    task_executors: int | None,
+    slots: int | None,
+    parallelism: int | None = None,
+) -> Any:
+    from firesteel.client.execution_context import EmbeddedCluster
 
-    return EmbeddedCluster(conf, task_executors=task_executors or TASK_EXECUTORS, slots=slots)
+    return EmbeddedCluster(
+        conf, task_executors=task_executors, slots=slots, parallelism=parallelism
+    )
 
 
 def _check_spark(
