@@ -163,14 +163,8 @@ def sink_of(
         return _foreach_batch(request, mode, trigger, read)
     if request.HasField("foreach_writer"):
         return _foreach(request, mode)
-    if request.table_name:
-        raise Refused(
-            f"toTable({request.table_name!r}): streams do not write to tables of the catalog. Write"
-            " files with .format('parquet').start(path) and create the table over the path, or"
-            " write batches with foreachBatch",
-        )
     if request.clustering_column_names:
-        raise Refused("clusterBy is for tables, and streams do not write to tables of the catalog")
+        raise Refused("clusterBy is for tables of other formats than files; remove it")
     name = request.format.lower() or "parquet"
     match name:
         case "console":

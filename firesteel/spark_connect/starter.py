@@ -30,6 +30,7 @@ from firesteel.spark_connect.refusals import Refused
 from firesteel.spark_connect.sinks import QuerySink, sink_of
 from firesteel.spark_connect.sources import schema_of
 from firesteel.spark_connect.spark import Spark
+from firesteel.spark_connect.tables import refresh, written_to_files
 from firesteel.spark_connect.triggers import Trigger, trigger_of
 
 log = get_logger(__name__)
@@ -68,6 +69,8 @@ class JobStarter:
         self._context_of = context_of
         # By session and name: the tables of memory sinks, also of queries that have ended.
         self._tables: defaultdict[SessionKey, dict[str, MemoryTable]] = defaultdict(dict)
+        # By session: the tables of the catalog that its queries write.
+        self._written: defaultdict[SessionKey, set[str]] = defaultdict(set)
         self._showing = threading.Lock()
 
     def start(self, session: SessionKey, request: proto.WriteStreamOperationStart) -> StartedQuery:
@@ -77,6 +80,12 @@ class JobStarter:
             relation = renamed(request.input).SerializeToString()
             return self._spark.analyzed(session.user_id, session.session_id, relation)
 
+        if request.table_name:
+            own = self._spark.holder(session.user_id, session.session_id).session()
+            files = written_to_files(own, request, analyzed().schema())
+            started = self.start_analyzed(session, files, analyzed=analyzed)
+            self._written[session].add(request.table_name)
+            return started
         return self.start_analyzed(session, request, analyzed=analyzed)
 
     def start_analyzed(
@@ -242,6 +251,8 @@ class JobStarter:
         the rows of memory sinks.
         """
         self._spark.prepare(session.user_id, session.session_id)
+        for name in sorted(self._written.get(session, ())):
+            refresh(self._spark.holder(session.user_id, session.session_id).session(), name)
         if session not in self._tables:
             return
         with self._showing:
@@ -254,6 +265,7 @@ class JobStarter:
     def release(self, session: SessionKey) -> None:
         """Called when a session ends, after its queries."""
         self._tables.pop(session, None)
+        self._written.pop(session, None)
 
     def _stop_when_read(self, client: Client, job_id: str, savepoints: str) -> None:
         try:

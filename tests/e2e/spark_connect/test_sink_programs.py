@@ -151,7 +151,41 @@ OUTER = """
         calls = open(f"{folder}/calls").read().split()
         print(type(error).__name__, "no such number" in str(error), len(calls))
 """
-PROGRAMS = {"counts": COUNTS, "broken": BROKEN, "topics": TOPICS, "outer": OUTER}
+TABLE = """
+    import json, sys
+
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    folder, number = sys.argv[1:]
+    words = spark.readStream.schema("word string, n long").json(f"{folder}/in")
+
+    spark.sql(
+        "CREATE TABLE known (n BIGINT, word STRING) USING json PARTITIONED BY (word)"
+        f" LOCATION '{folder}/known'"
+    )
+
+    def fill(name="heard", format="parquet"):
+        writer = words.select("n", "word").writeStream.format(format).partitionBy("word")
+        writer = writer.option("path", f"{folder}/table")
+        writer = writer.option("checkpointLocation", f"{folder}/{name}-state")
+        writer.trigger(availableNow=True).toTable(name).awaitTermination()
+        print("table", sorted(map(tuple, spark.table(name).collect())))
+
+    fill()
+    with open(f"{folder}/in/{number}-more.json", "w") as more:
+        more.write(json.dumps({"word": "c", "n": int(number)}))
+    fill()
+    fill("known", "json")
+    spark.sql("CREATE OR REPLACE VIEW letters AS SELECT 'a' AS word")
+    writer = words.select("word").writeStream.option("checkpointLocation", f"{folder}/other")
+    for name, format in ("heard", "parquet"), ("heard", "json"), ("letters", "parquet"):
+        try:
+            writer.format(format).toTable(name)
+        except Exception as refused:
+            print("refused", type(refused).__name__, str(refused).splitlines()[0])
+"""
+PROGRAMS = {"counts": COUNTS, "broken": BROKEN, "topics": TOPICS, "outer": OUTER, "table": TABLE}
 NAMING = "def kind(df):\n    return type(df).__module__\n"
 
 
@@ -185,6 +219,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
             ["broken.py", str(folder / "broken"), number],
             ["topics.py", kafka.bootstrap, source, target, str(folder / "topics/state")],
             ["outer.py", str(folder / "outer")],
+            ["table.py", str(folder / "table"), number],
         ]
         program = ("all.py", json.dumps(arguments))
         done = firesteel("run", "-m", shared_cluster.address, *program, cwd=folder)
@@ -197,6 +232,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
     put("broken/in/1.json", {"n": 1})
     produce(kafka, source, [str(n).encode() for n in range(100)])
     put("outer/in/1.json", {"word": "a", "n": 1}, {"word": "b", "n": 1})
+    put("table/in/1.json", {"word": "a", "n": 1}, {"word": "b", "n": 1})
     run("13")
 
     put("counts/in/2.json", *({"word": word} for word in "bc"))
@@ -204,6 +240,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
     (folder / "broken/mended").touch()
     produce(kafka, source, [str(n).encode() for n in range(100, 200)])
     put("outer/in/2.json", {"word": "a", "n": 1})
+    put("table/in/2.json", {"word": "a", "n": 2})
     run("14")
     return Runs(folder, tuple(printed), tuple(records))
 
@@ -250,3 +287,20 @@ def test_outer_dataframes_repeated_names_and_the_first_error(runs: Runs) -> None
     assert "StreamingQueryException True 1" in first
     assert f"batch 1 {[a]}" in second
     assert "progress [(1, 1)]" in second
+
+
+def test_a_table_of_the_catalog_is_written_and_read(runs: Runs) -> None:
+    first, second = (
+        [line for line in said.splitlines() if "table" in line] for said in runs.printed
+    )
+    rows, more = [(1, "a"), (1, "b")], [(1, "a"), (1, "b"), (2, "a"), (13, "c")]
+    assert first[1:4] == [f"table {rows}", *[f"table {[*rows, (13, 'c')]}"] * 2]
+    assert second[1:4] == [f"table {more}", *[f"table {[*more, (14, 'c')]}"] * 2]
+    for problem in (
+        "'heard'): the query has the columns word STRING, and the table n BIGINT,word STRING",
+        "'heard'): the table has the format parquet, the query writes json; add .format(",
+        "'letters'): its format is view; streams write tables of files: csv, json, ",
+    ):
+        assert any(
+            line.startswith(f"refused AnalysisException toTable({problem}") for line in first
+        )

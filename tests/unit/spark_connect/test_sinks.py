@@ -135,7 +135,6 @@ def test_noop_drops_rows_in_every_mode() -> None:
         (written("consol"), "Did you mean console", "DATA_SOURCE_NOT_FOUND"),
         (written("mongodb"), "in foreachBatch", "DATA_SOURCE_NOT_FOUND"),
         (written("console", output_mode="all"), "streaming output mode: all", "STREAMING_OUTPUT"),
-        (written(table_name="t"), "toTable", ""),
         (written("console", numRows="few"), "numRows is 'few'", ""),
         (written("console", partitioning_column_names=["a"]), "support partitioning", ""),
     ],

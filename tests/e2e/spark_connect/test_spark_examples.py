@@ -1,0 +1,149 @@
+"""Spark's own streaming examples, unmodified, on Spark's own engine and on Firesteel: the same
+lines from a socket have the same results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.e2e.conftest import ROOT, Session
+from tests.waiting import PATIENCE_S
+
+EXAMPLES = Path(pyspark.__file__).parent / "examples/src/main/python/sql/streaming"
+LINES = [
+    "to be or not to be",
+    "that is the question",
+    "whether tis nobler in the mind to suffer",
+    "",
+    "the slings and arrows of outrageous fortune",
+    "or to take arms against a sea of troubles",
+]
+WORDS = [word for line in LINES for word in line.split(" ")]
+
+Table = list[tuple[str, ...]]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a server that sends the lines to each client and keeps the connection."""
+    with contextlib.ExitStack() as connections:
+        server = connections.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # the server is closed
+                while True:
+                    connection, _ = server.accept()
+                    connections.enter_context(connection)
+                    connection.sendall("".join(f"{line}\n" for line in LINES).encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def counts(tables: list[Table]) -> dict[tuple[str, ...], int]:
+    """The rows of the last batch: their last column is a count."""
+    return {row[:-1]: int(row[-1]) for row in tables[-1]} if tables else {}
+
+
+def sessions(tables: list[Table]) -> dict[tuple[str, ...], int]:
+    """The number of events of each session, as the batches have updated it. The times are those at
+    which a line arrived, and differ from run to run.
+    """
+    return {row[:1]: int(row[-1]) for table in tables for row in table}
+
+
+def ended_sessions(tables: list[Table]) -> dict[tuple[str, ...], int]:
+    return {row[:1]: int(row[1]) for table in tables for row in table}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "result"),
+    [
+        ("structured_network_wordcount", (), counts),
+        # Windows of a hundred years, for the times differ from run to run.
+        ("structured_network_wordcount_windowed", (f"{36_500 * 86_400}",), counts),
+        ("structured_sessionization", (), sessions),
+        ("structured_network_wordcount_session_window", (), ended_sessions),
+    ],
+)
+def test_an_example_has_the_results_of_spark(
+    shared_cluster: Session,
+    port: int,
+    name: str,
+    arguments: tuple[str, ...],
+    result: Callable[[list[Table]], dict[tuple[str, ...], int]],
+) -> None:
+    program = [str(EXAMPLES / f"{name}.py"), "127.0.0.1", str(port), *arguments]
+    firesteel = ["-m", "firesteel", "run", "-m", shared_cluster.address]
+    expected = printed([sys.executable, *program], result)
+    found = printed([sys.executable, *firesteel, *program], result)
+    assert found == expected
+    assert {key[-1] for key in found} == set(WORDS)
+
+
+def printed(
+    command: list[str], result: Callable[[list[Table]], dict[tuple[str, ...], int]]
+) -> dict[tuple[str, ...], int]:
+    """Runs a program until the result of its tables has all words."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # or the child ignores it
+    run = subprocess.Popen(
+        command,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=1 pyspark-shell",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    signal.signal(signal.SIGINT, before)
+    end = threading.Timer(4 * PATIENCE_S, run.kill)  # of a run that never prints all words
+    end.start()
+    try:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(run.stderr or ()), daemon=True)
+        reader.start()
+        tables: list[Table] = []
+        for table in tables_of(run.stdout):
+            tables.append(table)
+            if sum((found := result(tables)).values()) >= len(WORDS):
+                return found
+        raise AssertionError(f"{command} ended with {tables}\n{''.join(errors)}")
+    finally:
+        end.cancel()
+        run.send_signal(signal.SIGINT)
+        try:
+            run.wait(timeout=60)
+        finally:
+            run.kill()
+
+
+def tables_of(lines: Iterable[str]) -> Iterator[Table]:
+    """Yields the rows of each printed batch."""
+    rows: Table = []
+    borders = 0
+    for line in lines:
+        if line.startswith("+"):
+            borders += 1
+            if borders == 3:
+                yield rows[1:]  # after the names
+                rows, borders = [], 0
+        elif line.startswith("|"):
+            rows.append(tuple(cell.strip() for cell in line.strip()[1:-1].split("|")))
