@@ -23,7 +23,7 @@ from firesteel.connectors.kafka.offsets import EARLIEST, LATEST
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.types import StructType
 
 _COLUMNS = (
@@ -58,6 +58,17 @@ def renamed(message: Any) -> Any:
     return message
 
 
+def register(session: SparkSession) -> None:
+    """Registers the format in a classic session, and makes it the session of the thread: Spark
+    looks for data sources in Python there. A format that it finds cannot be registered again, and
+    an earlier registration has the environment of an earlier job.
+    """
+    sessions = session._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    sessions.clearActiveSession()
+    session.dataSource.register(KafkaTable)
+    sessions.setActiveSession(session._jsparkSession)
+
+
 def accept_in_functions() -> None:
     """Lets functions of slots, whose sessions are classic, use the format "kafka"."""
     from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
@@ -72,11 +83,7 @@ def _accepting(original: Any) -> Any:
     def format(self: Any, source: str) -> Any:
         if source.lower() != "kafka":
             return original(self, source)
-        session = self._spark
-        session.dataSource.register(KafkaTable)
-        # Spark looks for data sources in Python in the session of the thread.
-        sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
-        sessions.setActiveSession(session._jsparkSession)
+        register(self._spark)
         if hasattr(self, "mode"):
             self.mode("append")  # as records are always added
         return original(self, FORMAT)

@@ -137,12 +137,13 @@ class Spark:
 
     def prepare(self, user_id: str, session_id: str) -> None:
         """Registers Firesteel's data sources in a session, if it is new."""
-        from firesteel.spark_connect.kafka_table import KafkaTable
+        from firesteel.spark_connect.kafka_table import register
 
         key = user_id, session_id
         with self._preparing:
             if key not in self._prepared:
-                self._classic(user_id, session_id).dataSource.register(KafkaTable)
+                with self.active(user_id, session_id):
+                    register(self._classic(user_id, session_id))
                 self._prepared.add(key)
 
     def close_session(self, user_id: str, session_id: str) -> None:

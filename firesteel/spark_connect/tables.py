@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
+from firesteel.client.spark_programs.uris import resolved
 from firesteel.plan.catalyst_plan import items
-from firesteel.spark_connect.locations import resolved
 from firesteel.spark_connect.refusals import Refused
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")

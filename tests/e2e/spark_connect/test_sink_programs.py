@@ -109,6 +109,15 @@ TOPICS = """
     query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
     query.awaitTermination()
     print("ended", query.exception())
+
+    def copy(df, batch_id):
+        for sign in "-1", "-2":
+            copied = df.selectExpr(f"concat('{sign}', value) AS value").write.format("kafka")
+            copied.option("kafka.bootstrap.servers", servers).option("topic", target).save()
+
+    writer = records.selectExpr("cast(value as string) AS value").writeStream.foreachBatch(copy)
+    writer = writer.option("checkpointLocation", f"{folder}-copies").trigger(availableNow=True)
+    writer.start().awaitTermination()
 """
 OUTER = """
     import json, sys
@@ -273,7 +282,10 @@ def test_a_query_that_failed_continues_with_the_batch_that_failed(runs: Runs) ->
 def test_records_of_a_topic_reach_another_one(runs: Runs) -> None:
     for said in runs.printed:
         assert "ended None" in said
-    assert runs.records == ([n * 2 for n in range(100)], [n * 2 for n in range(200)])
+    for records, count in zip(runs.records, (100, 200), strict=True):
+        assert [n for n in records if n >= 0] == [n * 2 for n in range(count)]
+        copied = (int(f"{sign}{n}") for sign in ("-1", "-2") for n in range(count))
+        assert [n for n in records if n < 0] == sorted(copied)
 
 
 def test_outer_dataframes_repeated_names_and_the_first_error(runs: Runs) -> None:
