@@ -21,10 +21,10 @@ from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.locations import OPTION
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.refusals import Refused, SparkError
+from firesteel.spark_connect.sinks import FILES
 from firesteel.spark_connect.spark import Spark
 
 SPARK_CATALOG = "spark_catalog"
-_FILES = ("csv", "json", "orc", "parquet", "text")
 _LOCATION_EXISTS = "LOCATION_ALREADY_EXISTS"
 _END = ""
 
@@ -280,10 +280,10 @@ class PipelineRun:
             )
         metadata = self._session.sessionState().catalog().getTableMetadata(identifier)
         format = str(metadata.provider().get()).lower()
-        if format not in _FILES:
+        if format not in FILES:
             raise Refused(
                 f"the flow {flow.name} writes to {shown}, whose format is {format}: streaming"
-                f" tables are files; use one of {', '.join(_FILES)}"
+                f" tables are files; use one of {', '.join(FILES)}"
             )
         if partitions := items(metadata.partitionColumnNames()):
             raise Refused(

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 MODES = ("append", "update", "complete")
 UID = "sink"  # of the sink, under which its state is restored
-_FILES = ("csv", "json", "orc", "parquet", "text")
+FILES = ("csv", "json", "orc", "parquet", "text")
 # The options of file formats that FileSink has, and those that would change what it writes.
 _FILE_OPTIONS = {
     "csv": ("header", "sep", "delimiter"),
@@ -79,7 +79,7 @@ _PACKAGES = {
     "jdbc": "the JDBC driver of the database",
     "xml": "Spark's own format xml",
 }
-_NAMES = ("console", *_FILES, "kafka", "memory", "noop")
+_NAMES = ("console", *FILES, "kafka", "memory", "noop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def sink_of(
             return _kafka(request, mode)
         case "memory":
             return _memory(request, mode)
-        case _ if name in _FILES:
+        case _ if name in FILES:
             return _files(request, mode, name, options)
         case _:
             raise _unknown(request.format)

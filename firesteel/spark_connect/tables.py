@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
 from firesteel.client.spark_programs.uris import resolved
 from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.refusals import Refused
+from firesteel.spark_connect.sinks import FILES
 
-FORMATS = ("csv", "json", "orc", "parquet", "text")
 DEFAULT_FORMAT = "parquet"
 _TRACKS_PARTITIONS = "spark.sql.hive.manageFilesourcePartitions"
-_SPARKS_LOG = "_spark_metadata"  # the folder in which Spark's file sink lists its files
 
 
 def written_to_files(
@@ -34,10 +31,10 @@ def written_to_files(
     table = catalog.getTableMetadata(identifier)
     provider = table.provider()
     format = str(provider.get()).lower() if provider.isDefined() else "view"
-    if format not in FORMATS:
+    if format not in FILES:
         raise Refused(
             f"toTable({name!r}): its format is {format}; streams write tables of files:"
-            f" {', '.join(FORMATS)}. Write other tables in foreachBatch"
+            f" {', '.join(FILES)}. Write other tables in foreachBatch"
         )
     asked = (request.format or DEFAULT_FORMAT).lower()
     if asked != format:
@@ -52,15 +49,9 @@ def written_to_files(
             f"toTable({name!r}): the query has the columns {schema.toDDL()}, and the table"
             f" {table.schema().toDDL()}; select the columns of the table"
         )
-    location = str(table.location())
-    if _has_sparks_log(location):
-        raise Refused(
-            f"toTable({name!r}): Spark's own streams have written the table, and Spark reads only"
-            f" the files that {location}/{_SPARKS_LOG} lists; write to a new table"
-        )
     found = WriteStreamOperationStart()
     found.CopyFrom(request)
-    found.format, found.path = format, resolved(location)
+    found.format, found.path = format, resolved(str(table.location()))
     del found.partitioning_column_names[:]
     found.partitioning_column_names.extend(items(table.partitionColumnNames()))
     found.ClearField("table_name")
@@ -103,8 +94,3 @@ def _created(request: WriteStreamOperationStart, schema: Any) -> str:
         quoted = path.replace("\\", "\\\\").replace("'", "\\'")
         text += f" LOCATION '{quoted}'"
     return text
-
-
-def _has_sparks_log(location: str) -> bool:
-    parts = urlsplit(location)
-    return parts.scheme in ("", "file") and Path(resolved(location), _SPARKS_LOG).is_dir()

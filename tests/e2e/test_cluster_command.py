@@ -44,7 +44,7 @@ def started(command_line: list[str], **how: Any) -> Iterator[subprocess.Popen[st
         **how,
     )
     signal.signal(signal.SIGINT, before)
-    end = threading.Timer(LONGEST_S, process.kill)  # whoever reads its output goes on
+    end = threading.Timer(LONGEST_S, process.kill)  # then the test reads its end
     end.start()
     with process as run:
         try:

@@ -86,7 +86,7 @@ def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(
 def test_the_kubelet_restarts_a_dispatcher_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its only master would otherwise keep its cluster without one."""
+    """It is the only master, and a process that hangs never gives up its Lease."""
     with kubernetes(tmp_path, monkeypatch, masters(tmp_path)) as cluster:
         succeeded("cluster", "start", *TARGET)
         job_id = submitted(tmp_path / "endless.py", ENDLESS)

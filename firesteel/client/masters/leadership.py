@@ -87,7 +87,7 @@ class Leadership:
             await asyncio.sleep(pause.next())
 
     async def _unmark(self, client: KubernetesClient) -> None:
-        """The masters of this pod end: whoever looks for a leader need not try it first."""
+        """Removes the marks, because the masters end: TaskExecutors would try this pod first."""
         with contextlib.suppress(KubernetesError):
             marks = {"metadata": marks_of(set())}
             await client.patch(PODS, self._pod, marks, within_s=UNMARKED_WITHIN_S)
