@@ -80,8 +80,8 @@ class EmbeddedCluster:
     """A cluster of this process, which starts in the background while the program does its own
     work.
 
-    `begin` starts it, as does the first use. Without `task_executors`, it starts those that a job of
-    `parallelism` (None: the default) needs, and others on demand.
+    `begin` starts it, as does the first use. Without `task_executors`, it starts those that a job
+    of `parallelism` (None: the default) needs, and others on demand.
     """
 
     def __init__(
