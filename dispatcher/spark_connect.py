@@ -5,6 +5,7 @@ if it ends.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from firesteel.common.backoff import Backoff
-from firesteel.common.process import StartFailed, spawn
+from firesteel.common.process import WITHOUT_FORK_HANDLERS, StartFailed, spawn
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,8 @@ class SparkConnectProcess:
 
     async def _serve(self) -> None:
         """Runs one process from its start to its end. Raises StartFailed or OSError."""
-        child = await spawn(self._argv, log_path=self._log_path)
+        environment = {**WITHOUT_FORK_HANDLERS, **os.environ}  # PySpark forks to start the JVM
+        child = await spawn(self._argv, log_path=self._log_path, env=environment)
         log.info("the server for Spark Connect runs", pid=child.pid)
         try:
             code = await child.wait()

@@ -19,7 +19,13 @@ import structlog
 from firesteel.common.config import SECRETS, Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.installation import SAFE_PATH, import_path
-from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
+from firesteel.common.process import (
+    WITHOUT_FORK_HANDLERS,
+    StartFailed,
+    exit_reason,
+    log_tail,
+    temporary,
+)
 from firesteel.common.process.log_files import slot_log
 from firesteel.common.service.platform import Platform, Process
 from taskexecutor.core import commands, events
@@ -207,8 +213,7 @@ class ExecutorProcesses:
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
         security = self._platform.security
         return {
-            # With it, gRPC may abort processes that user functions fork.
-            "GRPC_ENABLE_FORK_SUPPORT": "0",
+            **WITHOUT_FORK_HANDLERS,  # for user functions
             # Processes that user functions start import modules as usual.
             **{n: value for n, value in os.environ.items() if n not in (SECRETS, SAFE_PATH)},
             "PYTHONPATH": import_path(os.environ.get("PYTHONPATH")),

@@ -16,7 +16,14 @@ from firesteel.client.files import UserFile
 from firesteel.client.spark_programs.detection import mentions_streams
 from firesteel.common.installation import service_environment
 from firesteel.common.job_graph import BlobKind
-from firesteel.common.process import BlockingChild, StartFailed, log_tail, spawn_blocking, temporary
+from firesteel.common.process import (
+    WITHOUT_FORK_HANDLERS,
+    BlockingChild,
+    StartFailed,
+    log_tail,
+    spawn_blocking,
+    temporary,
+)
 from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.errors import FiresteelError
 
@@ -184,7 +191,7 @@ def _search_path() -> tuple[str, ...]:
 def _environment() -> dict[str, str]:
     """The front is the program's own process: unlike a service, it has the user's token."""
     kept = {name: text for name, text in os.environ.items() if name not in _OF_CONNECT}
-    environment = service_environment(kept)
+    environment = {**WITHOUT_FORK_HANDLERS, **service_environment(kept)}  # PySpark forks
     with contextlib.suppress(KeyError):
         environment[TOKEN_VARIABLE] = os.environ[TOKEN_VARIABLE]
     return environment

@@ -2,6 +2,7 @@
 
 from firesteel.common.process.child import (
     READY_TIMEOUT_S,
+    WITHOUT_FORK_HANDLERS,
     BlockingChild,
     Child,
     StartFailed,
@@ -14,6 +15,7 @@ from firesteel.common.process.lifeline import announce_ready, watch_lifeline
 
 __all__ = [
     "READY_TIMEOUT_S",
+    "WITHOUT_FORK_HANDLERS",
     "BlockingChild",
     "Child",
     "StartFailed",

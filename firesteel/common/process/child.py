@@ -27,6 +27,9 @@ from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_fo
 from firesteel.common.process.log_files import LOG_FILE
 
 # For a start on a busy machine. The death of the process ends the wait.
+# The environment of processes that fork others, or whose libraries do: with its handlers, gRPC may
+# abort the new process before it executes anything.
+WITHOUT_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
 READY_TIMEOUT_S = 180.0
 
 

@@ -39,7 +39,6 @@ from firesteel.common.config import Configuration, ConfigurationError, options, 
 from firesteel.common.config.redaction import remember
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.process.log_files import keep_short
-from firesteel.common.rpc.server import bind, health_server
 from firesteel.common.security.listening import check_listens_securely
 from firesteel.common.security.roles import Role
 from firesteel.common.service.platform import SYSTEM, GrpcTransport, Platform
@@ -143,6 +142,8 @@ class ServiceProcess:
         Raises AddressTaken.
         """
         if port := self.conf.get(options.HEALTH_PORT):
+            from firesteel.common.rpc.server import bind, health_server
+
             self._health = health_server()
             bind(self._health, self.host, port)
             await self._health.start()
