@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,7 @@ from firesteel.common.checkpoints.descriptions import StateDescription, StateKin
 from firesteel.common.rpc.convert import BLOB, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.mapping import VIEWS, Envelope, Wire
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 ENVELOPES: dict[Envelope[Any, Any], None] = {}
@@ -195,3 +198,51 @@ def test_a_message_without_its_kind_is_named() -> None:
         match="^OperatorEvent without a message, or with one of an unknown kind$",
     ):
         OPERATOR_EVENT.decode(tasks_pb2.OperatorEvent(job_id="j"))
+
+
+def test_threads_build_converters_that_need_each_other() -> None:
+    """The decoder of a whole needs the encoder of its parts, which another thread builds."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            numbers = ("partition", "current_offset", "committed_offset", "end_offset")
+            optional = {"committed_offset", "end_offset"}
+            part = make_dataclass(
+                "Part",
+                [
+                    ("topic", str),
+                    *((name, int | None if name in optional else int) for name in numbers),
+                    ("paused", bool),
+                ],
+            )
+            counts = ("assigned_partitions", "paused_partitions", "pending_records", "largest_lag")
+            whole = make_dataclass(
+                "Whole",
+                [
+                    *((name, int) for name in (*counts, "failed_commits")),
+                    ("throttle_ms", float),
+                    ("partitions", tuple[part, ...]),  # type: ignore[valid-type]
+                ],
+            )
+            parts = Wire(part, common_pb2.PartitionProgress)
+            wholes = Wire(whole, common_pb2.TopicProgress)
+            start = threading.Barrier(2)
+            threads = [
+                threading.Thread(target=build, args=(start, wire, name), daemon=True)
+                for wire, name in ((wholes, "decode"), (parts, "encode"))
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+                assert not thread.is_alive(), "the threads wait for each other"
+            for wire in (parts, wholes):
+                del VIEWS[wire.kind.domain, wire.message.DESCRIPTOR.full_name]
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def build(start: threading.Barrier, wire: Wire[Any, Any], name: str) -> None:
+    start.wait()
+    getattr(wire, name)

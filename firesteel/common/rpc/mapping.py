@@ -36,9 +36,9 @@ lacks are read from and written to the envelope, beside the oneof.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import cached_property
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Any,
@@ -97,6 +97,27 @@ class Kind(NamedTuple):
     codecs: Mapping[str, Codec] = MappingProxyType({})
 
 
+_BUILDING = threading.RLock()  # one for all converters, since each builds those that it calls
+
+
+class _built_once(Generic[T]):
+    """A property that the first access computes.
+
+    In Python 3.11, `functools.cached_property` has a lock per property: two threads that need two
+    of them in opposite order wait for each other forever.
+    """
+
+    def __init__(self, build: Callable[[Any], T]) -> None:
+        self._build = build
+        self._name = build.__name__
+
+    def __get__(self, instance: Any, owner: type) -> T:
+        with _BUILDING:
+            if self._name not in vars(instance):
+                vars(instance)[self._name] = self._build(instance)
+        return vars(instance)[self._name]  # type: ignore[no-any-return]
+
+
 class View(Generic[T, M]):
     """An object and a message that describes a part of it."""
 
@@ -115,12 +136,12 @@ class View(Generic[T, M]):
         if VIEWS.setdefault((domain, message.DESCRIPTOR.full_name), self) is not self:
             raise TypeError(f"{domain.__name__} is already mapped to {message.DESCRIPTOR.name}")
 
-    @cached_property
+    @_built_once
     def encode(self) -> Callable[Concatenate[T, ...], M]:
         result = f"{self._fields.name(self.message)}({self._fields.encoded['m']})"
         return self._fields.function(("x", *(f"{name}=None" for name in self.given)), result)
 
-    @cached_property
+    @_built_once
     def _fields(self) -> _Fields:
         whole = isinstance(self, Wire)
         return _Fields(self.kind, {"m": self.message}, self.context, self.given, whole=whole)
@@ -129,7 +150,7 @@ class View(Generic[T, M]):
 class Wire(View[T, M]):
     """A dataclass or NamedTuple and its message."""
 
-    @cached_property
+    @_built_once
     def decode(self) -> Callable[Concatenate[M, ...], T]:
         """Raises RemoteProtocolError for a value that the domain does not have."""
         return self._fields.function(("m", *self.context), self._fields.decoded)
@@ -166,7 +187,7 @@ class Envelope(Generic[T, M]):
         decoded: T = self.decoders[message.WhichOneof("message")](message, **context)
         return decoded
 
-    @cached_property
+    @_built_once
     def encoders(self) -> dict[type, Callable[..., M]]:
         encoders: dict[type, Callable[..., M]] = {}
         parameters = ("x", *(f"{name}=None" for name in self.given))
@@ -176,7 +197,7 @@ class Envelope(Generic[T, M]):
             encoders.setdefault(fields.domain, fields.function(parameters, result))
         return encoders
 
-    @cached_property
+    @_built_once
     def decoders(self) -> _Table:
         decoders = {
             name: fields.function(("v", *self.context), fields.decoded, f"m = v.{name}")
@@ -185,7 +206,7 @@ class Envelope(Generic[T, M]):
         ignored = dict.fromkeys(self.others, lambda *_, **__: None)
         return _kinds(self.message.DESCRIPTOR, "message", decoders | ignored)
 
-    @cached_property
+    @_built_once
     def _fields(self) -> dict[str, _Fields]:
         whole, fields = self.message.DESCRIPTOR, {}
         for name, kind in self.kinds.items():
