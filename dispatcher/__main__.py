@@ -130,13 +130,7 @@ def _election(process: ServiceProcess) -> LeaderElection:
     store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))
     storage = SharedStorage.of(process.conf, process.directory)
     storage.check(store_id=store_id, had_leader=epoch > 0)
-    return election_of(
-        process.conf,
-        Office.DISPATCHER,
-        store_id=store_id,
-        own_store=not process.conf.get(options.DATABASE_URL),
-        above=Epoch(epoch),
-    )
+    return election_of(process.conf, Office.DISPATCHER, store_id=store_id, above=Epoch(epoch))
 
 
 def _claim_storage(process: ServiceProcess) -> None:

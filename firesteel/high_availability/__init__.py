@@ -28,16 +28,10 @@ def is_elected(address: str) -> bool:
 
 
 def election_of(
-    conf: Configuration,
-    office: Office,
-    *,
-    store_id: str = "",
-    own_store: bool = False,
-    above: Epoch = NO_EPOCH,
+    conf: Configuration, office: Office, *, store_id: str = "", above: Epoch = NO_EPOCH
 ) -> LeaderElection:
     """Creates the election for an office. `store_id` is the id of the contender's job store, if it
-    has one, and `own_store` whether no other contender reaches it; the epoch will be higher than
-    `above`. Raises FiresteelError if it is not configured.
+    has one; its epoch will be higher than `above`. Raises FiresteelError if it is not configured.
     """
     # The imports of kazoo and aiohttp take a while, and most processes need neither.
     match conf.get(options.HA_TYPE):
@@ -50,13 +44,7 @@ def election_of(
             from firesteel.high_availability.kubernetes.contender import LeaseElection
             from firesteel.high_availability.kubernetes.offices import LeaseOffices
 
-            return LeaseElection(
-                LeaseOffices.of(conf),
-                office,
-                store_id=store_id,
-                own_store=own_store,
-                above=above,
-            )
+            return LeaseElection(LeaseOffices.of(conf), office, store_id=store_id, above=above)
         case _:
             return FixedElection()
 

@@ -24,7 +24,6 @@ from firesteel.high_availability.incumbent import LeadersUnreachable
 from firesteel.high_availability.kubernetes.contender import LeaseElection
 from firesteel.high_availability.kubernetes.finder import LeaseFinder, incumbents
 from firesteel.high_availability.kubernetes.leaders import KubernetesLeaders
-from firesteel.high_availability.kubernetes.lease import JOB_STORE
 from firesteel.high_availability.kubernetes.offices import LeaseOffices
 from firesteel.high_availability.kubernetes.permissions import role
 from firesteel.kubernetes.client import KubernetesClient
@@ -65,7 +64,6 @@ async def contender(
     *,
     above: int = 0,
     store_id: str = "store",
-    own_store: bool = False,
     clock: Callable[[], float] = time.monotonic,
     wall_clock_is_off_by: datetime.timedelta = datetime.timedelta(),
 ) -> AsyncIterator[LeaseElection]:
@@ -73,7 +71,6 @@ async def contender(
         offices,
         Office.DISPATCHER,
         store_id=store_id,
-        own_store=own_store,
         above=Epoch(above),
         clock=clock,
         wall_clock=lambda: datetime.datetime.now(datetime.UTC) + wall_clock_is_off_by,
@@ -264,17 +261,6 @@ async def test_a_store_of_another_cluster_is_refused(offices: LeaseOffices) -> N
     with pytest.raises(FiresteelError, match=r"another cluster uses the Lease orders-dispatcher"):
         async with contender(offices, store_id="b" * 32):
             pass
-
-
-async def test_a_store_that_no_other_pod_reaches_replaces_an_earlier_one(
-    offices: LeaseOffices,
-) -> None:
-    """It ended with the pod of the earlier leader."""
-    async with contender(offices, store_id="a" * 32) as one:
-        await one.granted()
-    async with contender(offices, "two:2", store_id="b" * 32, own_store=True) as two:
-        assert await two.granted() == 2
-        assert (await lease_in(offices))["metadata"]["annotations"][JOB_STORE] == "b" * 32
 
 
 async def test_a_missing_permission_is_named_with_its_role(

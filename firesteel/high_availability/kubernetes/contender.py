@@ -32,7 +32,6 @@ from firesteel.high_availability.kubernetes.core import (
     Release,
     Stored,
     Write,
-    is_foreign,
 )
 from firesteel.high_availability.kubernetes.lease import Lease, lease_of, manifest_of
 from firesteel.high_availability.kubernetes.offices import FOLLOWING, LeaseOffices
@@ -56,8 +55,7 @@ RELEASE_TIMEOUT_S = 2.0
 
 class LeaseElection(Contender):
     """Implements `LeaderElection`. `store_id` is the id of the contender's job store, if it has
-    one, and `own_store` whether only this contender reaches it: that of an earlier leader ended
-    with its pod. The epoch will be higher than `above`. `wall_clock` is for the times in the Lease.
+    one; its epoch will be higher than `above`. `wall_clock` is for the times in the Lease.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class LeaseElection(Contender):
         office: Office,
         *,
         store_id: str = "",
-        own_store: bool = False,
         above: Epoch = NO_EPOCH,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -80,7 +77,6 @@ class LeaseElection(Contender):
         self._offices = offices
         self._name = offices.name(office)
         self._store_id = store_id
-        self._own_store = own_store
         self._above = above
         self._wall_clock = wall_clock
         self._client = offices.client()
@@ -136,7 +132,6 @@ class LeaseElection(Contender):
             durations=self._offices.durations,
             now=self._clock(),
             store_id=self._store_id,
-            own_store=self._own_store,
             above=self._above,
         )
         self._core_loop: CoreLoop[Event, None, Command] = CoreLoop(
@@ -151,7 +146,7 @@ class LeaseElection(Contender):
         await check_permissions(self._client, within_s=CONNECT_TIMEOUT_S)
         with contextlib.suppress(NotFound):
             found = lease_of(await self._client.get(LEASES, self._name, within_s=CONNECT_TIMEOUT_S))
-            if is_foreign(found, self._store_id, own=self._own_store):
+            if self._store_id and found.job_store not in ("", self._store_id):
                 raise FiresteelError(self._foreign(found))
 
     def _foreign(self, lease: Lease) -> str:

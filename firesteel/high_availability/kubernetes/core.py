@@ -140,15 +140,9 @@ class Purpose(Enum):
     RECREATE = "replace the deleted Lease of the leader"
 
 
-def is_foreign(lease: Lease, store_id: str, *, own: bool) -> bool:
-    """Whether the Lease belongs to a cluster with another job store."""
-    return bool(store_id) and not own and lease.job_store not in ("", store_id)
-
-
 class LeaseCore:
     """Starts with the first Tick. `holder` identifies this contender and no other, ever. `store_id`
-    is the id of its job store, if it has one, and `above` the last epoch there. With `own_store`,
-    no other contender reaches that store, and it replaces the one of an earlier leader.
+    is the id of its job store, if it has one, and `above` the last epoch there.
     """
 
     def __init__(
@@ -159,7 +153,6 @@ class LeaseCore:
         durations: Durations,
         now: float,
         store_id: str = "",
-        own_store: bool = False,
         above: Epoch = NO_EPOCH,
     ) -> None:
         self.state = ElectionState.STANDBY
@@ -169,7 +162,6 @@ class LeaseCore:
         self._address = address
         self._durations = durations
         self._store_id = store_id
-        self._own_store = own_store
         self._highest = above  # of all epochs that this contender knows
         self._duration_s = durations.lease_s  # to wait, from the last change of the Lease
         self._lease: Lease | None = None
@@ -308,7 +300,7 @@ class LeaseCore:
             self._highest = Epoch(max(self._highest, lease.leader.epoch))
             if lease.holder != self._holder and lease.leader.address:
                 self.other = lease.leader
-        if not self._barred and is_foreign(lease, self._store_id, own=self._own_store):
+        if self._store_id and lease.job_store not in ("", self._store_id) and not self._barred:
             self._barred = True
             self._commands.append(Bar(lease=lease))
 
