@@ -261,6 +261,10 @@ async def test_a_store_of_another_cluster_is_refused(offices: LeaseOffices) -> N
     with pytest.raises(FiresteelError, match=r"another cluster uses the Lease orders-dispatcher"):
         async with contender(offices, store_id="b" * 32):
             pass
+    async with KubernetesClient(offices.access) as client:
+        await client.delete(LEASES, NAME)  # as the error says, if the first store is gone for good
+    async with contender(offices, "two:2", store_id="b" * 32) as two:
+        assert await two.granted()
 
 
 async def test_a_missing_permission_is_named_with_its_role(
