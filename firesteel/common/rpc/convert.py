@@ -94,11 +94,15 @@ TASK_METRICS = Wire(
 def summed(messages: Iterable[common_pb2.TaskMetrics]) -> TaskMetrics:
     """Returns what the sum of the decoded messages is, in a fraction of the time."""
     every = list(messages)
-    amounts = {name: sum(map(attrgetter(name), every)) for name in AMOUNTS}
-    amounts["last_bundle_records"] = max((m.last_bundle_records for m in every), default=0)
-    watermarks_us = {m.watermark_us for m in every} - {0, _NO_WATERMARK}
-    topics: dict[str, TopicProgress] = {}
+    merged = common_pb2.TaskMetrics()
     for message in every:
+        merged.MergeFrom(message)
+    present = {field.name for field, _ in merged.ListFields()}  # in some message
+    amounts = {name: sum(map(attrgetter(name), every)) for name in AMOUNTS if name in present}
+    amounts["last_bundle_records"] = max((m.last_bundle_records for m in every), default=0)
+    watermarks_us = set(map(attrgetter("watermark_us"), every)) - {0, _NO_WATERMARK}
+    topics: dict[str, TopicProgress] = {}
+    for message in every if merged.topics else ():
         for operator, progress in message.topics.items():
             known = topics.get(operator, TopicProgress())
             topics[operator] = known + TOPIC_PROGRESS.decode(progress)
