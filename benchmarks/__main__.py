@@ -41,6 +41,7 @@ OURS = (
     "columns",
     "exchange",
     "submit",
+    "authentication",
     "demo",
     "small_files",
     "region_restart",

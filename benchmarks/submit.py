@@ -58,8 +58,12 @@ def all_running(details: JobDetails) -> bool:
     return bool(current) and all(attempt.state is ExecutionState.RUNNING for attempt in current)
 
 
-def measure(client: Client, number: int) -> tuple[float, JobDetails]:
-    """Returns the milliseconds until all tasks were seen RUNNING, and the details at that time."""
+def measure(
+    client: Client, number: int, slots: int = TASK_EXECUTORS * SLOTS
+) -> tuple[float, JobDetails]:
+    """Returns the milliseconds until all tasks were seen RUNNING, and the details at that time.
+    Then cancels the job, and waits until all `slots` of the cluster are free.
+    """
     graph = job(number)
     began = time.perf_counter()
     job_id = client.submit(graph)
@@ -74,7 +78,7 @@ def measure(client: Client, number: int) -> tuple[float, JobDetails]:
     for seen in client.watch_job(job_id):
         if seen.status.globally_terminal:
             break
-    wait(lambda: client.cluster_overview().slots_free == TASK_EXECUTORS * SLOTS)
+    wait(lambda: client.cluster_overview().slots_free == slots)
     time.sleep(PAUSE_S)
     return took_ms, details
 

@@ -11,10 +11,13 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from firesteel.client.client import Client
 
 RATE_PER_S = 1_000
 WARM_ROWS = 5_000
@@ -42,13 +45,12 @@ def arrived(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def latency(through: str) -> dict[str, Any]:
-    from benchmarks.peers.run_firesteel import SLOTS, collected, configuration
+def latencies_ms(client: Client, through: str) -> np.ndarray:
+    """Runs the job, and returns the latencies of its records but the first ones, in order."""
+    from benchmarks.peers.run_firesteel import SLOTS, collected
     from firesteel import Environment
-    from firesteel.client.cluster import LocalCluster
     from firesteel.connectors import SequenceSource
 
-    load = os.getloadavg()[0]
     env = Environment(parallelism=SLOTS)
     numbers = env.from_source(SequenceSource(0, WARM_ROWS + ROWS, rate_per_s=RATE_PER_S))
     records = numbers.map_in_arrow(stamped, "value long, at_ns long")
@@ -58,13 +60,20 @@ def latency(through: str) -> dict[str, Any]:
         ).key_by("k")
     else:
         keyed = records.map_in_arrow(mapped, "k long, value long, at_ns long").key_by("k")
-    result = keyed.map_in_arrow(arrived, "value long, ms double")
-    with LocalCluster(configuration(), task_executors=1, slots=SLOTS) as cluster:
-        cluster.wait_for_slots()
-        table = collected(cluster.client(), result)
+    table = collected(client, keyed.map_in_arrow(arrived, "value long, ms double"))
     if sorted(table["value"].to_pylist()) != list(range(WARM_ROWS + ROWS)):
         raise RuntimeError(f"records are missing: {table.num_rows} of {WARM_ROWS + ROWS}")
-    late_ms = np.sort(table["ms"].to_numpy()[table["value"].to_numpy() >= WARM_ROWS])
+    return np.sort(table["ms"].to_numpy()[table["value"].to_numpy() >= WARM_ROWS])
+
+
+def latency(through: str) -> dict[str, Any]:
+    from benchmarks.peers.run_firesteel import SLOTS, configuration
+    from firesteel.client.cluster import LocalCluster
+
+    load = os.getloadavg()[0]
+    with LocalCluster(configuration(), task_executors=1, slots=SLOTS) as cluster:
+        cluster.wait_for_slots()
+        late_ms = latencies_ms(cluster.client(), through)
     p99_ms = float(np.percentile(late_ms, 99))
     goal_ms = GOALS_MS[through]
     what = "a Spark transform" if through == "spark" else "Python functions"

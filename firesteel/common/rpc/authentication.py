@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ from firesteel.errors import FiresteelError
 log = get_logger(__name__)
 
 _MAX_ADDRESS_CHARS = 100
+_NOT_AUDITED: AbstractContextManager[None] = contextlib.nullcontext()
 _HOW_TO = (
     "the command line finds the token of a cluster that this user has started; for another one, set"
     " security.token-file or FIRESTEEL_TOKEN"
@@ -52,7 +54,7 @@ class Call:
     outcome: str  # OK, or the reason of the refusal
 
 
-class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class Authentication:
     """Refuses calls whose callers are unknown, or not allowed. `audit` is called for each refused
     call, and after each call that the table of access wants audited. `owner_of` returns the owner
     of a job; None: there is no such job.
@@ -70,15 +72,8 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._audit = audit
         self._limits = limits  # None: none
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:  # unknown method
-            return None
-        name = str(handler_call_details.method)  # type: ignore[attr-defined]
+    def checking(self, handler: Any, name: str) -> Any:
+        """Returns the handler of a method with these checks before each call."""
         access = access_of(name)
         if access.public:
             return handler
@@ -99,31 +94,32 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if inspect.isasyncgenfunction(method):
 
             async def streaming(received: Any, context: Any) -> AsyncIterator[Any]:
-                async with (
-                    self._checked(name, access, received, context, parse) as request,
-                    contextlib.aclosing(method(request, context)) as answers,
-                ):
-                    async for answer in answers:
-                        yield answer
+                request, audited = await self._admit(name, access, received, context, parse)
+                with audited:
+                    async with contextlib.aclosing(method(request, context)) as answers:
+                        async for answer in answers:
+                            yield answer
 
             return streaming
 
         async def plain(received: Any, context: Any) -> Any:
-            async with self._checked(name, access, received, context, parse) as request:
+            request, audited = await self._admit(name, access, received, context, parse)
+            with audited:
                 return await method(request, context)
 
         return plain
 
-    @contextlib.asynccontextmanager
-    async def _checked(
+    async def _admit(
         self,
         name: str,
         access: Access,
         received: Any,
         context: Any,
         parse: Callable[[bytes], Any] | None,
-    ) -> AsyncIterator[Any]:
-        """Surrounds a call that is allowed, with its request; ends another one."""
+    ) -> tuple[Any, AbstractContextManager[None]]:
+        """Returns the request of a call that is allowed, and what surrounds the call; ends another
+        call.
+        """
         request, job_id = received, ""
         try:
             identity = self._identity(context)
@@ -143,24 +139,30 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             self._record(name, context, refused.identity, job_id, refused.reason.name)
             await abort(context, refused.reason, str(refused), **refused.metadata)
         answering.set(identity)
+        if not access.audited:
+            return request, _NOT_AUDITED
+        return request, self._audited(name, context, identity, job_id)
+
+    @contextlib.contextmanager
+    def _audited(self, name: str, context: Any, identity: Identity, job_id: str) -> Iterator[None]:
+        """Records how the call ends."""
         outcome = grpc.StatusCode.CANCELLED.name
         try:
-            yield request
+            yield
             outcome = grpc.StatusCode.OK.name
         except grpc.aio.AbortError:
             outcome = context.code().name
             raise
         finally:
-            if access.audited:
-                self._record(name, context, identity, job_id, outcome)
+            self._record(name, context, identity, job_id, outcome)
 
     def _identity(self, context: Any) -> Identity:
         """Returns who calls. Raises _Refused if that is not proved."""
         given = dict(context.invocation_metadata() or ()).get(AUTHORIZATION)
-        certificates = (context.auth_context() or {}).get("x509_pem_cert", ())
         try:
             if given is not None:
                 return self._verifier.verify(str(given).removeprefix(BEARER))
+            certificates = (context.auth_context() or {}).get("x509_pem_cert", ())
             # The certificate of a person opens connections alone: it cannot be revoked.
             if certificates and not (identity := identity_of(certificates[0])).role.is_person:
                 return identity

@@ -23,6 +23,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
+from firesteel.common.rpc.bearer import CALL_KINDS
 from firesteel.common.rpc.errors import MAX_MESSAGE_BYTES
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.errors import FiresteelError
@@ -37,7 +38,6 @@ CONNECT_TIMEOUT_MS = 10_000
 MAX_CALLS = 1_000  # at a time, on one connection
 PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 _REFUSED_WITHIN_S = 1.0
-_METHODS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -63,8 +63,10 @@ def new_server(
 
     The caller adds the servicers.
     """
-    checks = [authentication] if authentication is not None else []
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[*checks, UnexpectedErrors()])
+    wrappers = [_with_unexpected_errors]
+    if authentication is not None:
+        wrappers.append(authentication.checking)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[_Wrapped(wrappers)])
     names = [service.full_name for service in services]
     _add_health(server, names)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
@@ -187,20 +189,38 @@ def _channel_options() -> list[tuple[str, int]]:
     ]
 
 
-class UnexpectedErrors(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Logs exceptions of servicers, and ends their calls with INTERNAL_ERROR."""
+class _Wrapped(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Wraps the handler of each method once, by functions of a handler and the method's name. The
+    first function's wrapper is the innermost.
+    """
+
+    def __init__(self, wrappers: Sequence[Callable[[Any, str], Any]]) -> None:
+        self._wrappers = wrappers
+        self._handlers: dict[str, Any] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:  # unknown method
-            return None
         name = str(handler_call_details.method)  # type: ignore[attr-defined]
-        wrapped = {kind: _wrapped(getattr(handler, kind), name) for kind in _METHODS}
-        return handler._replace(**wrapped)
+        handler = self._handlers.get(name)
+        if handler is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:  # unknown method
+                return None
+            for wrap in self._wrappers:
+                handler = wrap(handler, name)
+            self._handlers[name] = handler
+        return handler
+
+
+def _with_unexpected_errors(handler: Any, name: str) -> Any:
+    """Returns a handler that logs exceptions of the servicer, and ends their calls with
+    INTERNAL_ERROR.
+    """
+    wrapped = {kind: _wrapped(getattr(handler, kind), name) for kind in CALL_KINDS}
+    return handler._replace(**wrapped)
 
 
 def _wrapped(method: Any, name: str) -> Any:
