@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -30,6 +31,7 @@ from firesteel.operators import (
     WindowApplySpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates import hyperloglog
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
@@ -616,3 +618,26 @@ def test_nested_values_have_sparks_order(engine: SparkEngine, values: list[dict[
             .toArrow()
         )
     assert ranks(batch["value"]).tolist() == ranked["rank"].to_pylist()
+
+
+def test_any_number_of_distinct_values_is_estimated_like_spark(engine: SparkEngine) -> None:
+    """Spark counts empty registers, corrects a bias or does neither, depending on the number."""
+    from pyspark.sql import functions as sql
+
+    (item,) = parse_aggregates(["approx_count_distinct(value * count) AS n"])
+    ((name, registers),) = item.partial.items()
+    counts = [*range(1, 4_000, 79), 10_000, 50_000]
+    numbers = engine.session.createDataFrame([(each,) for each in counts], "count long")
+    rows = numbers.selectExpr("count", "explode(sequence(1, count)) AS value")
+    found = (
+        rows.groupBy("count")
+        .agg(sql.expr(item.whole).alias("by_spark"), sql.expr(registers).alias(name))
+        .collect()
+    )
+    assert len(found) == len(counts)
+    wrong = {
+        row["count"]: (ours, row["by_spark"])
+        for row in found
+        if (ours := hyperloglog.estimate(np.array(row[name]))) != row["by_spark"]
+    }
+    assert wrong == {}

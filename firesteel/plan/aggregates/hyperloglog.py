@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 REGISTERS = 512
+# Registers without a value are counted if their estimate, or the raw one, is at most:
 _LINEAR_COUNTING_UP_TO = 400.0
+_RAW_UP_TO = 2.5 * REGISTERS
 _NEAREST = 6
 _ALPHA_M2 = 0.7213 / (1.0 + 1.079 / REGISTERS) * REGISTERS * REGISTERS
 
@@ -24,12 +26,11 @@ def estimate(pairs: np.ndarray[Any, Any]) -> int:
     """
     ranks = np.zeros(REGISTERS, np.int64)
     np.maximum.at(ranks, pairs >> 6, pairs & 63)
-    zeros = int(np.count_nonzero(ranks == 0))
-    if zeros:
-        linear = REGISTERS * float(np.log(REGISTERS / zeros))
-        if linear <= _LINEAR_COUNTING_UP_TO:
-            return int(np.floor(linear + 0.5))
     raw = _ALPHA_M2 / float(np.sum(np.ldexp(1.0, -ranks)))
+    if zeros := int(np.count_nonzero(ranks == 0)):
+        linear = REGISTERS * float(np.log(REGISTERS / zeros))
+        if linear <= _LINEAR_COUNTING_UP_TO or raw <= _RAW_UP_TO:
+            return int(np.floor(linear + 0.5))
     return int(np.floor((raw - _bias(raw) if raw < 5.0 * REGISTERS else raw) + 0.5))
 
 
