@@ -31,7 +31,7 @@ from firesteel.operators import (
 )
 from firesteel.operators.aggregates import LATEST
 from firesteel.operators.joins import EventTimes, How, IntervalSpec
-from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.catalyst_plan import alias, items
 from firesteel.spark_connect.catalyst import (
     Catalyst,
@@ -427,9 +427,11 @@ class Planner:
         flow = replace(flow, plan=before, watermark=None, hides_time=False)
         flow = self._cut_as(flow, [name for name, _ in columns])
         aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
-        for item in unsplittable(aggregates):
+        if kept := next(
+            (c for c, a in zip(calls, aggregates, strict=False) if not a.splittable), None
+        ):
             raise InvalidProgram(
-                f"{item.whole} would keep all rows of each group; use functions whose results can"
+                f"{kept.sql()} would keep all rows of each group; use functions whose results can"
                 " be updated (count, sum, min, max, avg, stddev, approx_count_distinct, ...)"
             )
         partial = PartialWindowAggregateSpec(

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.connectors.file_source import LISTING_OPTIONS, FileSource
-from taskexecutor.executor.columnar.schemas import is_plain
+from taskexecutor.executor.columnar.schemas import METADATA, is_plain
 
 # How `firesteel show --full` names the ways.
 ARROW, SPARK, ARROW_OR_SPARK = "Arrow", "Spark", "Arrow, or Spark by content"
@@ -92,6 +92,8 @@ def arrow_reads(
         return _MORE_CORES
     if not _distinct(schema.names):
         return "two columns have one name"
+    if METADATA in schema.names:
+        return f"Spark has the column {METADATA}"
     for name in folder_columns:
         if name not in schema.names or not is_plain(schema.field(name).type):
             return f"folders give the column {name}"

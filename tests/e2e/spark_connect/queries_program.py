@@ -91,6 +91,12 @@ QUERIES = {
         "rows": flights.select(
             route("origin", "dest").alias("route"), F.hour("time").alias("h"), "flight"
         ).where("dep_delay > 60 AND flight % 7 = 0"),
+        "files": flights.where("flight % 50 = 3").select(
+            "flight",
+            "_metadata.file_name",
+            "_metadata.file_size",
+            F.input_file_name().alias("file"),
+        ),
         "sql": spark.sql(
             """
             WITH late AS (SELECT * FROM flights WHERE dep_delay >= 120)
@@ -156,6 +162,7 @@ QUERIES = {
     },
     "complete": {
         "top": flights.groupBy("dest").count().orderBy(F.desc("count"), "dest").limit(10),
+        "planes": flights.groupBy("origin").agg(F.approx_count_distinct("tailnum").alias("planes")),
         "all": flights.agg(
             F.count("*").alias("n"), F.sum("distance").alias("miles"), F.min("time").alias("first")
         ),

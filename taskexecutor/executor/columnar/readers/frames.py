@@ -21,11 +21,11 @@ from firesteel.operator import Output, RuntimeContext
 from taskexecutor.executor.columnar.cached_plans.composed import column
 from taskexecutor.executor.columnar.cached_plans.observations import RowObserver, observed
 from taskexecutor.executor.columnar.jvm.transfer import collect
-from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow, to_spark
+from taskexecutor.executor.columnar.schemas import METADATA, from_ddl, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 _MALFORMED = "_malformed"
 DROPPED_COUNTER = "numMalformedRecordsDropped"
@@ -49,7 +49,8 @@ def read_files(
     if schema is None:
         schema = declared_schema(source)
     if schema is not None:
-        reader = reader.schema(_with_folders(source, schema, paths[0]) if base else schema)
+        in_files = _without_metadata(schema)
+        reader = reader.schema(_with_folders(source, in_files, paths[0]) if base else in_files)
     elif source.format == "csv":
         reader = reader.option("inferSchema", "true")
     elif source.format == "json" and source.malformed is not None:
@@ -67,6 +68,20 @@ def _declared(frame: DataFrame, schema: StructType | None) -> DataFrame:
     if schema is None or frame.columns == schema.names:
         return frame
     return frame.select(*map(column, schema.names))
+
+
+def _without_metadata(schema: StructType) -> StructType:
+    """Returns the schema without Spark's hidden column about a row's file."""
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in schema.fields if not _is_metadata(field)])
+
+
+def _is_metadata(field: StructField) -> bool:
+    from pyspark.sql.types import StructType
+
+    kind = field.dataType
+    return field.name == METADATA and isinstance(kind, StructType) and "file_path" in kind.names
 
 
 def declared_schema(source: FileSource) -> StructType | None:

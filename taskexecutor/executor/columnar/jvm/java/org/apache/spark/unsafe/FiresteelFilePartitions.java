@@ -20,7 +20,7 @@ public final class FiresteelFilePartitions {
         for (int i = 0; i < files.length; i++) {
             files[i] = new PartitionedFile(
                 (InternalRow) values.get(Integer.parseInt(fields[6 * i + 5])),
-                SparkPath$.MODULE$.fromPath(new Path("file", null, fields[6 * i])),
+                SparkPath$.MODULE$.fromPath(new Path("file", "", fields[6 * i])),
                 Long.parseLong(fields[6 * i + 1]), Long.parseLong(fields[6 * i + 2]), new String[0],
                 Long.parseLong(fields[6 * i + 4]), Long.parseLong(fields[6 * i + 3]),
                 (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty());
