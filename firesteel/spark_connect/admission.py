@@ -14,7 +14,10 @@ from firesteel.common.security.credentials import BEARER
 from firesteel.common.security.roles import Identity
 from firesteel.spark_connect.operations import SessionKey
 
-HOW_TO = "connect with sc://HOST:PORT/;token=TOKEN"
+HOW_TO = (
+    "connect with sc://HOST:PORT/;token=TOKEN; `firesteel token create NAME --role submitter` makes"
+    " a token"
+)
 
 
 class NotAdmitted(Exception):
