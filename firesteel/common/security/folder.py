@@ -47,6 +47,7 @@ class SecurityFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()
+        self._prefix = f"{self.path}{os.sep}"
         self._revoked: tuple[int, frozenset[str]] = 0, frozenset()  # as of a time
 
     @property
@@ -67,7 +68,7 @@ class SecurityFolder:
         found = []
         for name in names:
             try:
-                status = (self.path / name).stat()
+                status = os.stat(f"{self._prefix}{name}")  # for each call, so without a Path
             except OSError:
                 found.append((0, 0))
             else:

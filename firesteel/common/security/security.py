@@ -39,7 +39,6 @@ CERTIFICATE_VALID_S = 90 * 86_400.0
 SLOT_STARTS_WITHIN_S = 600.0
 SLOT_LIVES_S = 365 * 86_400.0
 _LOOK_EVERY_S = 3600.0
-_LOOK_FOR_KEY_EVERY_S = 1.0
 
 
 class Security:
@@ -66,7 +65,6 @@ class Security:
         self._token = ""
         self._token_expires_s = 0.0
         self._token_stamp: object = None
-        self._look_for_key_s = 0.0
         self._certificate: Certificate | None = None
         self._certificate_stamp: object = None
         # TaskExecutors in pods cannot sign tokens of the cluster. Their slots' tokens are for
@@ -119,17 +117,13 @@ class Security:
 
     def token(self) -> str:
         """Returns a token of this process that is valid for hours."""
-        now_s = self._now_s()
-        if now_s < self._look_for_key_s:
-            return self._token
         with self._lock:
-            stamp = self._folder.stamp("tokens.key")
+            now_s, stamp = self._now_s(), self._folder.stamp("tokens.key")
             if self._token_expires_s - now_s < VALID_S / 2 or stamp != self._token_stamp:
                 self._token = self._folder.issuer().issue(
                     self._subject, self._role, valid_s=VALID_S
                 )
                 self._token_expires_s, self._token_stamp = now_s + VALID_S, stamp
-            self._look_for_key_s = now_s + _LOOK_FOR_KEY_EVERY_S
             return self._token
 
     def slot_credentials(self, executor_id: str) -> SlotCredentials:
