@@ -427,13 +427,13 @@ class Planner:
         flow = replace(flow, plan=before, watermark=None, hides_time=False)
         flow = self._cut_as(flow, [name for name, _ in columns])
         aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
-        if kept := next(
-            (c for c, a in zip(calls, aggregates, strict=False) if not a.splittable), None
-        ):
-            raise InvalidProgram(
-                f"{kept.sql()} would keep all rows of each group; use functions whose results can"
-                " be updated (count, sum, min, max, avg, stddev, approx_count_distinct, ...)"
-            )
+        for call, aggregate in zip(calls, aggregates, strict=False):  # without calls, rows count
+            if not aggregate.splittable:
+                raise InvalidProgram(
+                    f"{call.sql()} would keep all rows of each group; use functions whose results"
+                    " can be updated (count, sum, min, max, avg, stddev, approx_count_distinct,"
+                    " ...)"
+                )
         partial = PartialWindowAggregateSpec(
             key_columns=key_columns,
             window=window.spec if window is not None else None,

@@ -66,7 +66,7 @@ def new_server(
     wrappers = [_with_unexpected_errors]
     if authentication is not None:
         wrappers.append(authentication.checking)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[_Wrapped(wrappers)])
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[_WrappedHandlers(wrappers)])
     names = [service.full_name for service in services]
     _add_health(server, names)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
@@ -189,7 +189,7 @@ def _channel_options() -> list[tuple[str, int]]:
     ]
 
 
-class _Wrapped(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class _WrappedHandlers(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wraps the handler of each method once, by functions of a handler and the method's name. The
     first function's wrapper is the innermost.
     """

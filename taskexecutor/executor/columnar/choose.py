@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.connectors.file_source import LISTING_OPTIONS, FileSource
-from taskexecutor.executor.columnar.schemas import METADATA, is_plain
+from taskexecutor.executor.columnar.schemas import is_plain
 
 # How `firesteel show --full` names the ways.
 ARROW, SPARK, ARROW_OR_SPARK = "Arrow", "Spark", "Arrow, or Spark by content"
@@ -43,6 +43,7 @@ BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores run on all 
 MOST_CSV_COLUMNS = 20_000  # Spark's limit is 20480
 
 _ARROW_FORMATS = ("csv", "parquet")
+_FILE_COLUMN = "_metadata"  # hidden, about a row's file, unless the files have a column of the name
 CSV_SEPARATORS = {",": ",", ";": ";", "|": "|", "\t": "\t", "\\t": "\t"}
 # By lower-case option: the values for which Arrow reads like Spark; None: all values.
 _CSV_OPTIONS: dict[str, tuple[str, ...] | None] = {
@@ -92,8 +93,8 @@ def arrow_reads(
         return _MORE_CORES
     if not _distinct(schema.names):
         return "two columns have one name"
-    if METADATA in schema.names:
-        return f"Spark has the column {METADATA}"
+    if _FILE_COLUMN in schema.names:
+        return f"the column {_FILE_COLUMN} may be Spark's"
     for name in folder_columns:
         if name not in schema.names or not is_plain(schema.field(name).type):
             return f"folders give the column {name}"

@@ -17,8 +17,6 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-METADATA = "_metadata"  # Spark's hidden column about a row's file
-
 
 def to_arrow(schema: StructType) -> pa.Schema:
     """Converts a schema to Arrow. Raises FiresteelError that names the column for types without an

@@ -86,6 +86,12 @@ others = (
 )
 near = F.expr("tailnum = plane AND next_at >= left_at AND next_at <= left_at + interval 12 hours")
 
+some = spark.read.schema(SCHEMA).json(FLIGHTS).where("flight % 50 = 3").coalesce(1)
+some.write.mode("ignore").parquet(f"{RESULTS}/_parquet")
+some.select("flight", "_metadata").write.mode("ignore").parquet(f"{RESULTS}/_stored")
+in_parquet = spark.readStream.schema(SCHEMA).parquet(f"{RESULTS}/_parquet")
+stored = spark.readStream.schema(spark.read.parquet(f"{RESULTS}/_stored").schema)
+
 QUERIES = {
     "append": {
         "rows": flights.select(
@@ -96,6 +102,15 @@ QUERIES = {
             "_metadata.file_name",
             "_metadata.file_size",
             F.input_file_name().alias("file"),
+        ),
+        "rows_of_parquet": in_parquet.select(
+            "flight",
+            "_metadata.row_index",
+            F.endswith("_metadata.file_name", F.lit(".parquet")).alias("is_parquet"),
+        ),
+        # Of the files from which the rows were read before.
+        "stored_metadata": stored.parquet(f"{RESULTS}/_stored").select(
+            "flight", "_metadata.file_name"
         ),
         "sql": spark.sql(
             """

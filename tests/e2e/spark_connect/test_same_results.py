@@ -25,8 +25,9 @@ KEYS = {
     "with_state": ["plane"],
 }
 # The names of results that have all rows in each batch.
-COMPLETE = ("top", "all", "having")
+COMPLETE = ("top", "all", "having", "planes")
 NAMES = (
+    *("files", "rows_of_parquet", "stored_metadata"),
     *("rows", "sql", "union", "pandas", "tumbling", "sliding", "sessions", "unique"),
     *(
         "unique_near",

@@ -55,6 +55,12 @@ def test_arrow_reads_plain_csv_and_parquet() -> None:
         (source(), Slot(is_local=False), SCHEMA, "a Spark job uses more cores"),
         (source(), Slot(), pa.schema([("n", "i8"), ("N", "i8")]), "two columns have one name"),
         (source(comment="#"), Slot(), SCHEMA, "the option comment"),
+        (
+            source("parquet"),
+            Slot(),
+            pa.schema([("n", "i8"), ("_metadata", pa.struct([("file_path", pa.string())]))]),
+            "the column _metadata may be Spark's",
+        ),
         (source(mode="FAILFAST"), Slot(), SCHEMA, "the option mode is 'FAILFAST'"),
         (source(), Slot(), pa.schema([("b", pa.binary())]), "column 'b' is binary"),
         (

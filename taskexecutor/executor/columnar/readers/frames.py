@@ -21,12 +21,13 @@ from firesteel.operator import Output, RuntimeContext
 from taskexecutor.executor.columnar.cached_plans.composed import column
 from taskexecutor.executor.columnar.cached_plans.observations import RowObserver, observed
 from taskexecutor.executor.columnar.jvm.transfer import collect
-from taskexecutor.executor.columnar.schemas import METADATA, from_ddl, to_arrow, to_spark
+from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
+_HIDDEN = "__file_source_metadata_col"  # Spark's mark in the metadata of a field
 _MALFORMED = "_malformed"
 DROPPED_COUNTER = "numMalformedRecordsDropped"
 # Schema of the side output: the row's text and its file.
@@ -49,7 +50,7 @@ def read_files(
     if schema is None:
         schema = declared_schema(source)
     if schema is not None:
-        in_files = _without_metadata(schema)
+        in_files = _in_files(source, schema)
         reader = reader.schema(_with_folders(source, in_files, paths[0]) if base else in_files)
     elif source.format == "csv":
         reader = reader.option("inferSchema", "true")
@@ -70,18 +71,15 @@ def _declared(frame: DataFrame, schema: StructType | None) -> DataFrame:
     return frame.select(*map(column, schema.names))
 
 
-def _without_metadata(schema: StructType) -> StructType:
-    """Returns the schema without Spark's hidden column about a row's file."""
+def _in_files(source: FileSource, schema: StructType) -> StructType:
+    """Returns the schema without Spark's hidden column about a row's file. It is marked in the
+    declared schema: files may have a column of that name.
+    """
     from pyspark.sql.types import StructType
 
-    return StructType([field for field in schema.fields if not _is_metadata(field)])
-
-
-def _is_metadata(field: StructField) -> bool:
-    from pyspark.sql.types import StructType
-
-    kind = field.dataType
-    return field.name == METADATA and isinstance(kind, StructType) and "file_path" in kind.names
+    declared = source.schema.fields if isinstance(source.schema, StructType) else ()
+    hidden = {field.name for field in declared if _HIDDEN in field.metadata}
+    return StructType([field for field in schema.fields if field.name not in hidden])
 
 
 def declared_schema(source: FileSource) -> StructType | None:
