@@ -108,7 +108,7 @@ QUERIES = {
             "_metadata.row_index",
             F.endswith("_metadata.file_name", F.lit(".parquet")).alias("is_parquet"),
         ),
-        # Of the files from which the rows were read before.
+        # The column names the files from which the rows were read first.
         "stored_metadata": stored.parquet(f"{RESULTS}/_stored").select(
             "flight", "_metadata.file_name"
         ),
