@@ -7,6 +7,7 @@ and functions are resolved there, once, and a slot only puts the plan on top of 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # without the child, which is the third one.
 PYTHON_MAPS = ("MapInPandas", "MapInArrow")
 _CHILD = 2
+_IDS = re.compile(r"#\d+L?")  # of expressions, in the text of a plan
 _PYTHON_FUNCTION = b"org.apache.spark.api.python.SimplePythonFunction"  # its name, serialised
 _CATALYST = "org.apache.spark.sql.catalyst."
 _LOGICAL_PLANS = f"{_CATALYST}plans.logical."
@@ -66,6 +68,16 @@ class CatalystPlan:
 
     def __repr__(self) -> str:
         return self.text or "CatalystPlan"
+
+    @property
+    def likeness(self) -> object | None:
+        """Returns a key that is equal for the plan of the same query, whose expressions get new ids
+        whenever Spark analyses it. Other plans may have it, too. None: only the plan itself is
+        like it, since it has static rows.
+        """
+        if self.statics:
+            return None
+        return _IDS.sub("#", self.text), tuple(name for name, _ in self.pieces)
 
 
 def serialized(

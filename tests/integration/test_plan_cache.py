@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from firesteel.operators import Spec, TransformSpec, WatermarkSpec
+from firesteel.plan.catalyst_plan import CatalystPlan
+from firesteel.spark_connect.catalyst import Catalyst, children, output
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.columns import slabs
 from taskexecutor.executor.columnar.jvm import plan_cache
@@ -125,6 +127,65 @@ def test_another_program_makes_its_own(engine: SparkEngine, one: str, other: str
     assert not job.reused
     assert job.run() == expected[0]
     job.plans.close()
+
+
+def _analysed(engine: SparkEngine, function: Function) -> CatalystPlan:
+    """Returns what Spark has analysed now, with new ids of its expressions."""
+    rows = engine.session.createDataFrame([], to_spark(SCHEMA))
+    plan = Catalyst(engine.session._jvm)
+    leaf = plan.leaf(output(rows._jdf.queryExecution().analyzed()))
+    analyzed = function(rows)._jdf.queryExecution().analyzed()
+    assert len(children(analyzed)) == 1
+    return plan.stretch(analyzed.withNewChildren(plan.seq([leaf])))
+
+
+class Query(Job):
+    """An operator with a part of a query."""
+
+    def __init__(self, engine: SparkEngine, part: CatalystPlan) -> None:
+        self.meter = PlanMeter(TaskClock())
+        self.plans = BundlePlans(engine, SCHEMA, [TransformSpec(function=part)], self.meter)
+        self.plans.make()
+
+
+def test_a_query_that_is_analysed_again_uses_the_plan_again(engine: SparkEngine) -> None:
+    def query(df: DataFrame) -> DataFrame:
+        return df.selectExpr("k", "transform(array(x, 2), y -> y + x) AS y")
+
+    parts = [_analysed(engine, query) for _ in range(2)]
+    assert parts[0].pieces != parts[1].pieces
+    found, reused = [], []
+    for part in parts:
+        job = Query(engine, part)
+        found.append(job.run())
+        reused.append(job.reused)
+        job.plans.close()
+    assert found[0] == found[1] and found[0][1] == {"k": "b", "y": [2, 3]}
+    assert reused == [False, True]
+
+
+def test_a_query_that_looks_alike_makes_its_own_plan(engine: SparkEngine) -> None:
+    """The text of a plan does not have all columns."""
+
+    def query(last: int) -> Function:
+        return lambda df: df.selectExpr(*(f"x + {n} AS c{n}" for n in range(40)), f"{last} AS y")
+
+    parts = [_analysed(engine, query(last)) for last in (1, 2)]
+    assert parts[0].likeness == parts[1].likeness
+    for part, last in zip(parts, (1, 2), strict=True):
+        job = Query(engine, part)
+        assert not job.reused
+        assert {row["y"] for row in job.run()} == {last}
+        job.plans.close()
+
+
+def test_a_plan_whose_text_is_cut_is_not_used_again(engine: SparkEngine) -> None:
+    values = ", ".join(map(str, range(10_000)))
+    for _ in range(2):
+        job = Job(engine, lambda df: df.where(f"x IN ({values})").select("x"))
+        assert not job.reused
+        assert len(job.run()) == len(ROWS)
+        job.plans.close()
 
 
 def test_what_a_function_reads_may_have_changed(engine: SparkEngine) -> None:

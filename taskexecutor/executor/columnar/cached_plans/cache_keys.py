@@ -12,6 +12,7 @@ import cloudpickle
 
 from firesteel.common.units import MIB
 from firesteel.operators import Spec, TransformSpec
+from firesteel.plan.catalyst_plan import CatalystPlan
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,14 +23,20 @@ _LONG_PICKLE = 1 * MIB  # longer pickles are not inspected
 def cache_key(schema: StructType, specs: Sequence[Spec], *more: object) -> object | None:
     """Returns a key that is equal for the same group of operators over the same columns; None if
     that cannot be determined. Functions with equal keys may still return different plans, because a
-    module is pickled by its name.
+    module is pickled by its name, and the plans of different queries may look alike.
     """
     try:
-        functions = [cloudpickle.dumps(each) for each in specs if isinstance(each, TransformSpec)]
+        functions = [_of_function(each) for each in specs if isinstance(each, TransformSpec)]
     except Exception:  # it was not sent here, and holds objects that cannot be pickled
         return None
     others = [each for each in specs if not isinstance(each, TransformSpec)]
-    return schema.json(), [_content(each) for each in functions], others, more
+    return schema.json(), functions, others, more
+
+
+def _of_function(spec: TransformSpec) -> object:
+    if isinstance(spec.function, CatalystPlan) and (likeness := spec.function.likeness):
+        return likeness, spec.per_bundle
+    return _content(cloudpickle.dumps(spec))
 
 
 def _content(pickled: bytes) -> bytes:

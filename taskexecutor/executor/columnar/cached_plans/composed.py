@@ -38,6 +38,7 @@ _START_US = "_window_start_us"
 _FIRST_US, _LAST_US = "_session_first_us", "_session_last_us"
 _ALL = "_all"
 _EVERY_FIELD = 2**31 - 1
+_CUT = re.compile(r"\.\.\. \d+ more characters$")  # the end of a text that Spark has cut
 _TOO_LARGE = (
     "a sum of decimals has more digits than its type; sum doubles instead: sum(CAST(x AS DOUBLE))"
 )
@@ -275,11 +276,13 @@ def analyzed_plan(frame: DataFrame, leaf: str) -> str:
     return _without_ids(plan)
 
 
-def whole_plan(frame: DataFrame) -> str:
-    """Returns the analyzed plan as untruncated text, for any number of columns."""
+def whole_plan(frame: DataFrame) -> str | None:
+    """Returns the analyzed plan as text, with any number of columns; None if it is so long that
+    Spark cuts it.
+    """
     execution: Any = frame._jdf.queryExecution()
-    plan = execution.analyzed().treeString(True, False, _EVERY_FIELD, False, False)
-    return _without_ids(str(plan))
+    plan = str(execution.analyzed().treeString(True, False, _EVERY_FIELD, False, False))
+    return None if _CUT.search(plan) else _without_ids(plan)
 
 
 def optimized_plan(frame: DataFrame) -> str:

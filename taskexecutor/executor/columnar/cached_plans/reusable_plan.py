@@ -269,6 +269,7 @@ def is_still(session: Any, cached: ReusablePlan, specs: Sequence[Spec]) -> bool:
         if tables and scheduler.numTotalJobs() != jobs_before:  # the call has read the tables
             jobs_before = scheduler.numTotalJobs()
             again = _rows(origin.leaf, specs)
+    whole = composed.whole_plan(origin.rows)
     return bool(
         not cached.outdated
         and set(cached.tables) == set(tables.values())
@@ -278,7 +279,8 @@ def is_still(session: Any, cached: ReusablePlan, specs: Sequence[Spec]) -> bool:
         and again.schema == origin.rows.schema
         and _same_result(origin.rows, again)
         # Spark considers sums in any order equal, which sums of doubles are not.
-        and composed.whole_plan(origin.rows) == composed.whole_plan(again)
+        and whole is not None
+        and whole == composed.whole_plan(again)
     )
 
 
