@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # without the child, which is the third one.
 PYTHON_MAPS = ("MapInPandas", "MapInArrow")
 _CHILD = 2
-_IDS = re.compile(r"#\d+L?")  # of expressions, in the text of a plan
+# What Spark's texts append to a column: the id of its expression, and the delay of its watermark.
+_ID = re.compile(r"#\d+L?(-T\d+ms)?")
 _PYTHON_FUNCTION = b"org.apache.spark.api.python.SimplePythonFunction"  # its name, serialised
 _CATALYST = "org.apache.spark.sql.catalyst."
 _LOGICAL_PLANS = f"{_CATALYST}plans.logical."
@@ -77,7 +78,7 @@ class CatalystPlan:
         """
         if self.statics:
             return None
-        return _IDS.sub("#", self.text), tuple(name for name, _ in self.pieces)
+        return without_ids(self.text), tuple(name for name, _ in self.pieces)
 
 
 def serialized(
@@ -207,6 +208,11 @@ def alias(jvm: Any, expression: Any, attribute: Any, name: str = "") -> Any:
         jvm.scala.Option.apply(attribute.metadata()),
         seq(jvm, []),
     )
+
+
+def without_ids(text: str) -> str:
+    """Returns Spark's text of a plan or an expression as it is each time that Spark analyses it."""
+    return _ID.sub("", text)
 
 
 def items(sequence: Any) -> list[Any]:

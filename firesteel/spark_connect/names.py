@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from firesteel.plan.catalyst_plan import without_ids
+
 _NOT_IN_NAMES = re.compile(r"\W+")
 
 
@@ -47,7 +49,7 @@ class Names:
 
     def _of(self, number: int, text: str) -> str:
         if number not in self._by_id:
-            known = _NOT_IN_NAMES.sub("_", text)[:40]
+            known = _NOT_IN_NAMES.sub("_", without_ids(text))[:40]
             self._by_id[number] = f"{known}_{self._count(known)}"
         return self._by_id[number]
 

@@ -28,7 +28,7 @@ class Attribute:
 
 
 def names_of(first: int) -> list[str]:
-    texts = ("k", "K", "a b", "k_1", "k")
+    texts = ("k", "K", "a b", "k_1", "k", f"hour(at#{first}-T60000ms, Some(UTC))", f"k#{first}L")
     attributes: list[Any] = [Attribute(text, first + n) for n, text in enumerate(texts)]
     names = Names()
     return [
@@ -46,5 +46,5 @@ def test_names_do_not_depend_on_expression_ids() -> None:
 
 
 def test_names_are_unique_without_their_case() -> None:
-    columns = ["k_1", "K_2", "a_b_1", "k_1_1", "k_3", "k_1"]
+    columns = ["k_1", "K_2", "a_b_1", "k_1_1", "k_3", "hour_at_Some_UTC__1", "k_4", "k_1"]
     assert names_of(7) == [*columns, "K_2_time", "result_1_result", "join-1", "join-2"]

@@ -22,6 +22,7 @@ from firesteel.operators import (
     WindowApplySpec,
 )
 from firesteel.operators.aggregates import LATEST
+from firesteel.plan.catalyst_plan import without_ids
 from firesteel.plan.deferred_columns import made_anew
 from firesteel.plan.frame_methods import session_gap_us
 from firesteel.row_kind import ROW_KIND
@@ -134,7 +135,9 @@ def partial_window_aggregate(
             # `session_window()`; the keyed half merges sessions that touch.
             gap_us = spec.window.gap_us
             time_us = event_time_us(spec.time_column, spec.time_shift_us)
-            grouping.append(sql.expr(f"{time_us} - pmod({time_us}, {gap_us}L)").alias(_START_US))
+            interval = f"{time_us} - pmod({time_us}, {gap_us}L)"
+            part = quoted(spec.part_column) if spec.part_column else interval
+            grouping.append(sql.expr(part).alias(_START_US))
             columns.append(sql.expr(f"min({time_us})").alias(_FIRST_US))
             columns.append(sql.expr(f"max({time_us})").alias(_LAST_US))
             times = [
@@ -273,7 +276,7 @@ def analyzed_plan(frame: DataFrame, leaf: str) -> str:
     execution: Any = frame._jdf.queryExecution()
     plan = str(execution.analyzed().toString()).rstrip()
     plan = re.sub(r"LogicalRDD (\[.*?\]), \w+.*", lambda match: f"{leaf} {match[1]}", plan)
-    return _without_ids(plan)
+    return without_ids(plan)
 
 
 def whole_plan(frame: DataFrame) -> str | None:
@@ -282,18 +285,13 @@ def whole_plan(frame: DataFrame) -> str | None:
     """
     execution: Any = frame._jdf.queryExecution()
     plan = str(execution.analyzed().treeString(True, False, _EVERY_FIELD, False, False))
-    return None if _CUT.search(plan) else _without_ids(plan)
+    return None if _CUT.search(plan) else without_ids(plan)
 
 
 def optimized_plan(frame: DataFrame) -> str:
     """Returns the optimized plan, for users."""
     execution: Any = frame._jdf.queryExecution()
-    return _without_ids(str(execution.optimizedPlan().toString()).rstrip())
-
-
-def _without_ids(plan: str) -> str:
-    """Removes the numbers by which Spark distinguishes columns of the same name."""
-    return re.sub(r"#\d+L?", "", plan)
+    return without_ids(str(execution.optimizedPlan().toString()).rstrip())
 
 
 def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
