@@ -29,10 +29,11 @@ CALL_TIMEOUT_S = 2.0
 SILENT_S = 10.0  # a source sends a message per second; one that is silent longer is dropped
 NEXT_S = 0.5
 LOOK_INTERVAL_S = 2.0  # while following: TaskExecutors join and leave
-LAST_LINES_S = 1.0  # after the job's end: lines logged within this time still belong to it
-LAST_OUTPUT_S = 0.1  # the same for printed lines, which reach the logs before the tasks end
+# After the job's end: lines logged within this time still belong to it. Printed lines are in the
+# logs before the tasks end.
+LAST_LINES_S = 1.0
 OUTPUT_LAG_US = 1_000_000  # printed text gets the time of a log line up to a second earlier
-CLOSING_S = 5.0  # after that, the last lines must arrive within this time
+CLOSING_S = 5.0  # after the job's end: the last lines must arrive within this time
 DISPATCHER = "the Dispatcher"
 RESOURCE_MANAGER = "the ResourceManager"
 
@@ -45,27 +46,30 @@ async def cluster_logs(
     asked = pb.ReadJobLogsRequest()
     asked.CopyFrom(request)
     asked.follow, asked.started_us = follow, job.start_ms * 1000
-    collection = _Collection(shell, asked)
     end = _End(shell, job, output=request.output)
     found = False
-    try:
-        while not shell.stopping:
-            await collection.look_for_sources()
-            lines, notices = await collection.next()
-            found = found or bool(lines)
-            if lines or notices:
-                for message in job_logs.messages(lines, 0, notices):
-                    yield message
-            if collection.over or (follow and end.reached(collection.merge.complete_us)):
-                break
-        rest = collection.merge.take(all_=True)
-        last_words = collection.last_words(await _task_executors_of(shell, job))
-        if not (found or rest) and job.ended and not (request.output and request.follow):
-            last_words.append(_nothing_found(request))
-        for message in job_logs.messages(rest, 0, last_words):
-            yield message
-    finally:
-        await collection.close()
+    with shell.watch(job.job_id) as changed:
+        collection = _Collection(shell, asked, changed)
+        try:
+            while not shell.stopping:
+                await collection.look_for_sources()
+                lines, notices = await collection.next()
+                found = found or bool(lines)
+                if lines or notices:
+                    for message in job_logs.messages(lines, 0, notices):
+                        yield message
+                if collection.over or (follow and end.is_overdue):
+                    break
+                if follow and end.is_reached:
+                    collection.finish()
+            rest = collection.merge.take(all_=True)
+            last_words = collection.last_words(await _task_executors_of(shell, job))
+            if not (found or rest) and job.ended and not (request.output and request.follow):
+                last_words.append(_nothing_found(request))
+            for message in job_logs.messages(rest, 0, last_words):
+                yield message
+        finally:
+            await collection.close()
 
 
 def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
@@ -90,27 +94,35 @@ def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
 
 
 class _End:
-    """Detects that a followed job has ended and that its last lines have arrived."""
+    """Knows when a followed job has no more lines."""
 
     def __init__(self, shell: Shell, job: SubmittedJob, *, output: bool) -> None:
         self._clock = shell.platform.clock
         self._job = job
         self._output = output
         self._ended_at: float | None = None
-        self._last_us = 0
 
-    def reached(self, complete_us: int | None) -> bool:
-        now = self._clock.monotonic()
+    @property
+    def is_reached(self) -> bool:
+        """Whether the lines that the logs have now are the last ones."""
+        return self._passed_s >= (0.0 if self._output else LAST_LINES_S)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the last lines are not awaited any longer. Output is awaited however long the
+        client takes to read it.
+        """
+        return not self._output and self._passed_s >= CLOSING_S
+
+    @property
+    def _passed_s(self) -> float:
+        """The time since the end; negative before it."""
         if not self._job.ended:
-            return False
+            return -1.0
+        now = self._clock.monotonic()
         if self._ended_at is None:
             self._ended_at = now
-            last_s = LAST_OUTPUT_S if self._output else LAST_LINES_S
-            self._last_us = round((self._clock.time() + last_s) * 1_000_000)
-        complete = complete_us is None or complete_us >= self._last_us
-        if self._output:  # however long the client takes to read it
-            return complete
-        return complete or now - self._ended_at >= CLOSING_S
+        return now - self._ended_at
 
 
 async def _task_executors_of(shell: Shell, job: SubmittedJob) -> set[str]:
@@ -126,9 +138,11 @@ async def _task_executors_of(shell: Shell, job: SubmittedJob) -> set[str]:
 
 
 class _Collection:
-    """The processes that serve lines. A separate task reads each of them."""
+    """The processes that serve lines. A separate task reads each of them, and sets `changed`."""
 
-    def __init__(self, shell: Shell, request: pb.ReadJobLogsRequest) -> None:
+    def __init__(
+        self, shell: Shell, request: pb.ReadJobLogsRequest, changed: asyncio.Event
+    ) -> None:
         self.merge: Merge[str] = Merge()
         self._shell = shell
         self._clock = shell.platform.clock
@@ -137,7 +151,8 @@ class _Collection:
         self._known: set[str] = set()  # sources that were read or tried
         self._look_at = 0.0
         self._notices: list[str] = []
-        self._changed = asyncio.Event()
+        self._changed = changed
+        self._finished = asyncio.Event()
         self._taken = asyncio.Event()
         self._waiting_since: dict[str, float] = {}  # since when a source's next message is awaited
         self._complete_us: dict[str, int] = {}  # up to when each source has sent its lines
@@ -150,12 +165,20 @@ class _Collection:
     def over(self) -> bool:
         return not self._reading
 
+    @property
+    def _follows(self) -> bool:
+        return self._request.follow and not self._finished.is_set()
+
+    def finish(self) -> None:
+        """Follows no longer: the lines that the logs have now are the last ones."""
+        self._finished.set()
+
     async def look_for_sources(self) -> None:
         """Starts to read from all sources; while following, later also from new and returning
         ones.
         """
         now = self._clock.monotonic()
-        if now < self._look_at or (self._known and not self._request.follow):
+        if now < self._look_at or (self._known and not self._follows):
             return
         self._look_at = now + LOOK_INTERVAL_S
         self._read_from(DISPATCHER, "")
@@ -220,7 +243,7 @@ class _Collection:
             if now - since < SILENT_S:
                 continue
             self.merge.pass_over(source)
-            if not self._request.follow:
+            if not self._follows:
                 self._reading[source].cancel()
                 del self._waiting_since[source]
                 self._say(source, f"has not answered for {SILENT_S:g} s")
@@ -245,9 +268,11 @@ class _Collection:
         try:
             if address:
                 stub: Any = JobLogsStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
-                await self._feed(source, stub.ReadJobLogs(request))
+                sent = job_logs.requests(request, self._finished)
+                await self._feed(source, stub.ReadJobLogs(sent))
             else:
-                await self._feed(source, job_logs.read(request, self._shell.logs))
+                logs = self._shell.logs
+                await self._feed(source, job_logs.read(request, logs, self._finished))
         except grpc.aio.AioRpcError as error:
             problem = f"at {address} does not serve its logs ({error.code().name})"
         except OSError as error:

@@ -153,6 +153,10 @@ class JobLogReader:
         self._merge: Merge[Path] = Merge()
         self._began = False
 
+    def finish(self) -> None:
+        """Follows no longer: the lines that the logs have now are the last ones."""
+        self._follow = False
+
     def step(self) -> Step | None:
         """Returns the next lines, possibly none; None once all were read, unless it follows."""
         notices: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -36,33 +37,62 @@ class JobLogsServicer(job_logs_pb2_grpc.JobLogsServicer):
         self._find = find
 
     async def ReadJobLogs(
-        self, request: pb.ReadJobLogsRequest, context: _Context
+        self, requests: AsyncIterator[pb.ReadJobLogsRequest], context: _Context
     ) -> AsyncIterator[pb.JobLogLines]:
+        request = await anext(requests, pb.ReadJobLogsRequest())
         if not is_id(request.job_id):
             await abort(
                 context,
                 Reason.INVALID_REQUEST,
                 f"{request.job_id[:80]!r} is not the id of a job: expected 32 hex characters",
             )
-        async for message in read(request, self._find):
-            yield message
+        finished = asyncio.Event()
+        awaiting_end = asyncio.create_task(_end_of(requests, finished))
+        try:
+            async for message in read(request, self._find, finished):
+                yield message
+        finally:
+            awaiting_end.cancel()
 
 
-async def read(request: pb.ReadJobLogsRequest, find: FindLogs) -> AsyncIterator[pb.JobLogLines]:
-    """What is in the logs of this process; with `follow`, without end."""
+async def _end_of(requests: AsyncIterator[pb.ReadJobLogsRequest], finished: asyncio.Event) -> None:
+    async for _ in requests:
+        pass
+    finished.set()
+
+
+async def requests(
+    request: pb.ReadJobLogsRequest, finished: asyncio.Event
+) -> AsyncIterator[pb.ReadJobLogsRequest]:
+    """Yields the client's side of a call, which `finished` closes."""
+    yield request
+    if request.follow:
+        await finished.wait()
+
+
+async def read(
+    request: pb.ReadJobLogsRequest, find: FindLogs, finished: asyncio.Event
+) -> AsyncIterator[pb.JobLogLines]:
+    """Yields what is in the logs of this process; with `follow`, new lines until `finished`."""
     reader = JobLogReader(SELECTION.decode(request), find, follow=request.follow)
     look_s, progress_s = LOOK_INTERVAL_S, PROGRESS_INTERVAL_S
     if request.output:
         look_s = progress_s = OUTPUT_INTERVAL_S
     sent_at = 0.0
-    while (step := await asyncio.to_thread(reader.step)) is not None:
+    while True:
+        if finished.is_set():
+            reader.finish()
+        step = await asyncio.to_thread(reader.step)
+        if step is None:
+            return
         now = time.monotonic()
         if step.lines or step.notices or now - sent_at >= progress_s:
             sent_at = now
             for message in messages(step.lines, step.complete_us, step.notices):
                 yield message
-        if step.at_end:
-            await asyncio.sleep(look_s)
+        if step.at_end and request.follow:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(finished.wait(), look_s)
 
 
 def add_to_server(server: grpc.aio.Server, find: FindLogs) -> None:

@@ -296,6 +296,34 @@ async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
         assert [text async for text in found] == ["ends"]
 
 
+async def test_the_end_of_a_job_is_the_last_look_at_what_it_printed(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_logs, "OUTPUT_INTERVAL_S", 10 * SOON_S)
+    await here.task_executor(NEAR, here.write("near.log", "serving"))
+    here.print("near.log", "first")
+    async with here.logs(follow=True, output=True) as found:
+        assert await anext(found) == "first"
+        here.print("near.log", "last")
+        here.end_job()
+        assert [text async for text in found] == ["last"]
+
+
+async def test_a_process_that_is_silent_at_the_end_is_told(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "SILENT_S", 1.0)
+    await here.wrong(NEAR, Hanging())
+    await here.task_executor(FAR, here.write("far.log", "serving"))
+    here.print("far.log", "first")
+    async with here.logs(follow=True, output=True) as found:
+        assert await anext(found) == "first"
+        here.end_job()
+        assert [text async for text in found] == [
+            f"TaskExecutor {NEAR} has not answered for 1 s: lines are missing"
+        ]
+
+
 async def test_a_slow_reader_gets_everything_that_a_job_printed(
     here: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
