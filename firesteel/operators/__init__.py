@@ -58,6 +58,7 @@ from firesteel.operators.transform_with_state import TransformWithStateSpec
 from firesteel.operators.watermarks import (
     AssignWatermarksSpec,
     EventTimeWatermarkSpec,
+    SessionParts,
     WatermarkSpec,
 )
 from firesteel.operators.windows import WindowAggregateSpec, WindowApplySpec, WindowTopNSpec
@@ -94,6 +95,7 @@ __all__ = [
     "RunningAggregateSpec",
     "SameWindowSpec",
     "SessionAggregateSpec",
+    "SessionParts",
     "SessionSpec",
     "SinkSpec",
     "SlidingSpec",

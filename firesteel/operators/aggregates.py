@@ -66,7 +66,9 @@ class PartialWindowAggregateSpec(Spec):
 
     With `whole_windows`, a window is a key of a running aggregation, as Spark's `window()` is:
     rows have the start and the end of windows instead of panes, and rows without a time do not
-    count."""
+    count.
+
+    A session is divided into parts: by `part_column`, or else by intervals of the gap's length."""
 
     key_columns: tuple[str, ...]
     window: WindowSpec | None  # None: a running aggregation
@@ -77,6 +79,7 @@ class PartialWindowAggregateSpec(Spec):
     whole_rows: bool = False
     whole_windows: bool = False
     latest: str = ""  # a column of timestamps, whose latest value in each group is `_latest`
+    part_column: str = ""  # see SessionParts
 
     uses_pandas = False
     counts_rows = True

@@ -59,6 +59,17 @@ class AssignWatermarksSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """A column by which rows of a key are grouped before their sessions are known.
+
+    Rows of a key with equal values are in one session, and either all of them or none are late.
+    """
+
+    column: str  # int64
+    gap_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimeWatermarkSpec(Spec):
     """Spark's `withWatermark`: the watermark is the maximum event time minus `delay_us`, rounded
     down to milliseconds. Rows with a time that is not after it are late.
@@ -76,6 +87,7 @@ class EventTimeWatermarkSpec(Spec):
     # both.
     combined: bool = False
     drops_column: bool = False  # the rows are emitted without `column`
+    parts: SessionParts | None = None  # added to rows, all of which have a time
 
     uses_pandas = False
     sets_times = True

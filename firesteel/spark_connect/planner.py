@@ -27,12 +27,16 @@ from firesteel.operators import (
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
     SessionAggregateSpec,
+    SessionParts,
+    SessionSpec,
+    SlidingSpec,
     Spec,
+    TumblingSpec,
 )
 from firesteel.operators.aggregates import LATEST
 from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.catalyst_plan import alias, items
+from firesteel.plan.catalyst_plan import alias, items, without_ids
 from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
@@ -47,7 +51,7 @@ from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.names import Names, repeated
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
-from firesteel.spark_connect.time_windows import time_window
+from firesteel.spark_connect.time_windows import TimeWindow, time_window
 from firesteel.static_table import StaticTable
 
 # Nodes that treat each row by itself; Spark runs them in the slots.
@@ -115,6 +119,9 @@ class _Watermark:
     title: str
     uid: str
     spec: EventTimeWatermarkSpec  # its column is not known yet
+
+    def with_parts(self, parts: SessionParts) -> _Watermark:
+        return replace(self, spec=replace(self.spec, parts=parts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,6 +404,8 @@ class Planner:
         window, plan = None, found._4()
         if (attribute := _only_key(grouping, calls)) is not None:
             window = time_window(catalyst, plan, attribute)
+            if window is not None and not self._is_assigned(window):
+                window = None
         if window is not None:
             plan = window.plan
             grouping = [each for each in grouping if not _is(each, attribute)]
@@ -404,8 +413,12 @@ class Planner:
         if flow.watermark is not None and window is not None:
             # The partial aggregate leaves out rows without the time of the window.
             flow = flow if same(window.time, flow.watermark.time) else self._cut(flow)
-        if window is None and not grouping:
-            grouping = [self._all_rows()]
+        spec = window.spec if window is not None else None
+        parts = None  # of sessions that are divided before the shuffle
+        if isinstance(spec, SessionSpec):
+            parts = SessionParts(column="session_part", gap_us=spec.gap_us)
+        if (spec is None or parts is not None) and all(map(_is_session, grouping)):
+            grouping.append(self._all_rows())
         keys = [_Key.of(catalyst, self._names, each) for each in grouping]
         columns = [column for key in keys for column in key.columns]
         key_columns = tuple(name for name, _ in columns)
@@ -415,16 +428,20 @@ class Planner:
             expressions.append(self._call(call, inputs))
         columns += [(each.name(), each) for each in inputs]
         watermark, time, latest = flow.watermark, "", ""
+        assigned = None  # before the aggregate
         if window is not None:
-            keys.append(_Key.of_window(catalyst, attribute, window.spec.size_us))
+            keys.append(_Key.of_window(catalyst, attribute, window.spec))
             time = self._names.time(window.time)
             columns.append((time, window.time))
-        if watermark is not None:
+        if parts is not None:
+            assert watermark is not None
+            assigned, watermark = watermark.with_parts(parts), None
+        elif watermark is not None:
             latest = time or _TIME_OF_WATERMARK
             if not time:
                 columns.append((latest, watermark.time))
         before = catalyst.project([each for _, each in columns], flow.plan)
-        flow = replace(flow, plan=before, watermark=None, hides_time=False)
+        flow = replace(flow, plan=before, watermark=assigned, hides_time=False)
         flow = self._cut_as(flow, [name for name, _ in columns])
         aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
         for call, aggregate in zip(calls, aggregates, strict=False):  # without calls, rows count
@@ -436,11 +453,12 @@ class Planner:
                 )
         partial = PartialWindowAggregateSpec(
             key_columns=key_columns,
-            window=window.spec if window is not None else None,
+            window=spec,
             time_column=time,
             aggregates=aggregates,
-            whole_windows=window is not None,
+            whole_windows=spec is not None and parts is None,
             latest=latest,
+            part_column=parts.column if parts is not None else "",
         )
         names = tuple(name for key in keys for name in key.names)
         by = names
@@ -473,13 +491,21 @@ class Planner:
             return _assigned(partials, watermark, LATEST, drops=True)
 
         stream = flow.stream.key_by(*by)._add_in_two_halves(
-            f"Aggregate({', '.join(key.attribute.name() for key in keys)})",
+            f"Aggregate({', '.join(without_ids(key.attribute.name()) for key in keys)})",
             partial,
             final,
             between=timed,
             uid=self._names.uid("aggregate"),
         )
         return self._after_aggregate(stream, keys, calls, results)
+
+    def _is_assigned(self, window: TimeWindow) -> bool:
+        """Returns whether Firesteel assigns rows to the window. To sessions, it does where they are
+        emitted once, and right after the watermark of their time.
+        """
+        if not isinstance(window.spec, SessionSpec):
+            return True
+        return self._output_mode == "append" and _has_watermark_of(window.time, window.plan)
 
     def _all_rows(self) -> Any:
         """Returns the key of an aggregate without groups."""
@@ -753,6 +779,15 @@ def _keeps_times(plan: Any, time: Any) -> bool:
     return kind(child) == "AttributeReference" and same(child, time)
 
 
+def _has_watermark_of(time: Any, plan: Any) -> bool:
+    """Returns whether the flow of the plan has the watermark of this time."""
+    while kind(plan) != "EventTimeWatermark":
+        if kind(plan) not in ("Project", *_TRANSPARENT) and not _keeps_times(plan, time):
+            return False
+        (plan,) = children(plan)
+    return same(plan.eventTime(), time)
+
+
 def _function_of(catalyst: Catalyst, expression: Any) -> Any:
     """Returns the program's function of a PythonUDF."""
     pickled = expression.func().command().toArray(catalyst.jvm.scala.reflect.ClassTag.Byte())
@@ -826,12 +861,28 @@ class _Key:
             parts=[part.toAttribute() for part in parts],
             time=names_of_parts[1] if delay_ms(attribute) is not None else "",
             window=True,
-            session=attribute.metadata().contains("spark.sessionWindow"),
+            session=_is_session(grouping),
         )
 
     @staticmethod
-    def of_window(catalyst: Catalyst, attribute: Any, size_us: int) -> _Key:
-        """Returns the key of a window that the aggregate computes: its end."""
+    def of_window(
+        catalyst: Catalyst, attribute: Any, spec: TumblingSpec | SlidingSpec | SessionSpec
+    ) -> _Key:
+        """Returns the key of a window that the aggregate computes: its end, and of a session its
+        start.
+        """
+        if isinstance(spec, SessionSpec):
+            names = ["window_start", "window_end"]
+            parts = _bounds(catalyst, attribute, names)
+            return _Key(
+                attribute=attribute,
+                columns=[],
+                names=names,
+                parts=[part.toAttribute() for part in parts],
+                time=names[1],
+                window=True,
+                session=True,
+            )
         end = catalyst.named(catalyst.field(attribute, 1), "window_end")
         return _Key(
             attribute=attribute,
@@ -840,7 +891,7 @@ class _Key:
             parts=[end.toAttribute()],
             time="window_end" if delay_ms(attribute) is not None else "",
             window=True,
-            size_us=size_us,
+            size_us=spec.size_us,
         )
 
     def whole(self, catalyst: Catalyst) -> Any:
@@ -861,15 +912,19 @@ def _bounds(catalyst: Catalyst, window: Any, names: Sequence[str]) -> list[Any]:
 
 
 def _only_key(grouping: Sequence[Any], calls: Sequence[Any]) -> Any:
-    """Returns the grouping expression that is a window of time which no other part of the aggregate
-    uses; None if there is none.
+    """Returns the grouping expression that is a window of time or a session which no other part of
+    the aggregate uses; None if there is none.
     """
     for each in grouping:
-        if kind(each) == "AttributeReference" and each.metadata().contains("spark.timeWindow"):
+        if kind(each) == "AttributeReference" and is_window(each):
             others = [other for other in (*grouping, *calls) if other is not each]
             used = any(other.references().contains(each) for other in others)
             return None if used else each
     return None
+
+
+def _is_session(grouping: Any) -> bool:
+    return bool(grouping.toAttribute().metadata().contains("spark.sessionWindow"))
 
 
 def _is(expression: Any, attribute: Any) -> bool:

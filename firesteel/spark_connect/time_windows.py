@@ -1,17 +1,20 @@
-"""Recognises the plan of Spark's `window()`, so that Firesteel computes the windows itself.
+"""Recognises the plans of Spark's `window()` and `session_window()`, so that Firesteel computes
+the windows itself.
 
 Spark's analyzer replaces `window(time, ...)` by arithmetic on microseconds: in a projection for
-tumbling windows, and in an `Expand`, which repeats each row, for sliding ones. The rows without a
-time are filtered.
+tumbling windows, and in an `Expand`, which repeats each row, for sliding ones. A session is a
+projection, too: from the time of a row until the gap later. The rows without a time are filtered.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from firesteel.operators import SlidingSpec, TumblingSpec
+from py4j.java_gateway import get_field
+
+from firesteel.operators import SessionSpec, SlidingSpec, TumblingSpec
 from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.catalyst import Catalyst, children, kind, output, same
 from firesteel.spark_connect.conditions import conjuncts_of
@@ -34,10 +37,11 @@ _WINDOW = re.compile(
 class TimeWindow:
     """A window as `spec` over the column `time`, an attribute of `plan`.
 
-    `plan` has the columns of the plan in which Spark computes the window, except the window.
+    `plan` has the columns of the plan in which Spark computes the window, except the window. If
+    `spec` is a session, `plan` has no rows without a time.
     """
 
-    spec: TumblingSpec | SlidingSpec
+    spec: TumblingSpec | SlidingSpec | SessionSpec
     time: Any
     plan: Any
 
@@ -54,15 +58,13 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
             return None
         (below,) = children(plan)
         if kind(made) == "Alias":
+            if window.metadata().contains("spark.sessionWindow"):
+                return _session(catalyst, made.child(), rest, below)
             return _tumbling(catalyst, made.child(), rest, below)
         found = time_window(catalyst, below, window)
         if found is None:
             return None
-        known = any(same(each.toAttribute(), found.time) for each in rest)
-        columns = rest if known else [*rest, found.time]
-        return TimeWindow(
-            spec=found.spec, time=found.time, plan=catalyst.project(columns, found.plan)
-        )
+        return replace(found, plan=_with_time(catalyst, rest, found.time, found.plan))
     if kind(plan) == "Filter":
         (below,) = children(plan)
         if kind(below) == "Expand":
@@ -76,6 +78,36 @@ def _tumbling(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> Tim
         return None
     spec = TumblingSpec(size_us=int(found["size"]), offset_us=int(found["offset"]))
     return _on(catalyst, spec, made, rest, below)
+
+
+def _session(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> TimeWindow | None:
+    start, end = items(made.valExprs())
+    time, later = start.child().child(), end.child().child().child()
+    gap_us = _gap_us(time, later)
+    if kind(time) != "AttributeReference" or time.dataType().typeName() != "timestamp":
+        return None
+    if gap_us is None:
+        return None
+    return TimeWindow(
+        spec=SessionSpec(gap_us=gap_us), time=time, plan=_with_time(catalyst, rest, time, below)
+    )
+
+
+def _gap_us(time: Any, later: Any) -> int | None:
+    """Returns the length of the interval between two expressions, if it is always equally long."""
+    while kind(later) == "Cast":
+        later = later.child()
+    if kind(later) != "TimestampAddInterval":
+        return None
+    start, interval = children(later)
+    if not start.semanticEquals(time) or not interval.foldable():
+        return None
+    if interval.dataType().typeName() != "interval":
+        return None
+    value = interval.eval(None)
+    gap_us = int(get_field(value, "microseconds"))
+    is_constant = get_field(value, "months") == get_field(value, "days") == 0
+    return gap_us if is_constant and gap_us > 0 else None
 
 
 def _sliding(
@@ -117,9 +149,14 @@ def _on(
     below = _without_filter(catalyst, below, time)
     if kind(time) != "AttributeReference":
         time = catalyst.named(time, "time_of_window")
-    known = any(same(each.toAttribute(), time.toAttribute()) for each in rest)
-    plan = catalyst.project(rest if known else [*rest, time], below)
+    plan = _with_time(catalyst, rest, time, below)
     return TimeWindow(spec=spec, time=time.toAttribute(), plan=plan)
+
+
+def _with_time(catalyst: Catalyst, columns: list[Any], time: Any, below: Any) -> Any:
+    """Returns the plan with these columns, and the time of the window."""
+    known = any(same(each.toAttribute(), time.toAttribute()) for each in columns)
+    return catalyst.project(columns if known else [*columns, time], below)
 
 
 def _without_filter(catalyst: Catalyst, plan: Any, time: Any) -> Any:

@@ -21,6 +21,9 @@ from firesteel.operators import (
     JoinSpec,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
+    SessionAggregateSpec,
+    SessionParts,
+    SessionSpec,
     SlidingSpec,
     Spec,
     TransformSpec,
@@ -306,13 +309,39 @@ def test_windows_are_computed_by_firesteel(
             .groupBy("at", F.window("local", "1 hour"))
             .count()
         ),
-        lambda o: o.groupBy(F.session_window("at", "1 hour"), "shop").count(),
+        # The length of a gap varies.
+        lambda o: o.groupBy(F.session_window("at", "1 day"), "shop").count(),
+        lambda o: o.groupBy(F.session_window("at", F.expr("CONCAT(id, ' s')")), "shop").count(),
+        # Its watermark sees other rows.
+        lambda o: o.where("at > '2026'").groupBy(F.session_window("at", "1 hour"), "shop").count(),
+        lambda o: (
+            o.dropDuplicates(["id", "at"]).groupBy(F.session_window("at", "1 hour"), "shop").count()
+        ),
     ],
 )
 def test_other_windows_are_columns(
     orders: DataFrame, query: Callable[[DataFrame], DataFrame]
 ) -> None:
     assert partial_of(query(orders)).window is None
+
+
+def test_sessions_are_divided_after_their_watermark(orders: DataFrame) -> None:
+    counts = orders.groupBy(F.session_window("at", "90 minutes"), "shop").count()
+    _, rows, watermark, partial, sessions, *_ = specs(planned(counts))
+    assert isinstance(rows, TransformSpec)
+    assert isinstance(watermark, EventTimeWatermarkSpec)
+    assert watermark.parts == SessionParts(column="session_part", gap_us=HOUR_US * 3 // 2)
+    assert isinstance(partial, PartialWindowAggregateSpec)
+    assert partial.window == SessionSpec(gap_us=HOUR_US * 3 // 2)
+    assert (partial.time_column, partial.part_column) == (watermark.column, "session_part")
+    assert isinstance(sessions, SessionAggregateSpec)
+    assert sessions.key_columns == ("shop_1", "window_start", "window_end")
+
+
+def test_sessions_that_are_emitted_again_have_no_late_rows(orders: DataFrame) -> None:
+    counts = orders.groupBy(F.session_window("at", "1 hour"), "shop").count()
+    for each in specs(planned(counts, output_mode="complete")):
+        assert not isinstance(each, EventTimeWatermarkSpec) or each.parts is None
 
 
 def test_a_watermark_follows_the_plan_that_keeps_its_rows(orders: DataFrame) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,10 +17,12 @@ from firesteel.column_names import column_index
 from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, StreamOperator
-from firesteel.operators import AssignWatermarksSpec, EventTimeWatermarkSpec
+from firesteel.operators import AssignWatermarksSpec, EventTimeWatermarkSpec, SessionParts
 from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.columnar.grouping.key_times import instants
+from taskexecutor.executor.operators.query_watermark import FIRST_WATERMARK_US
 from taskexecutor.executor.operators.registry import OperatorKind, alone
 from taskexecutor.executor.timing.clock import wall_clock_ms
 
@@ -123,16 +126,21 @@ class EventTimeWatermark(StreamOperator):
     """Emits the watermark of the rows so far each time that the input becomes idle, which all
     subtasks do once the sources have caught up. Consumers wait for active subtasks, and take the
     latest watermark when all are idle, so that it is that of all rows.
+
+    Until this subtask is idle, the watermark of its consumers is therefore the first one, unless
+    they have restored another. With `parts`, it then knows which rows are late there.
     """
 
     def __init__(self, spec: EventTimeWatermarkSpec) -> None:
         self._spec = spec
         self._latest_us: int | None = None  # event time
         self._upstream_us: int | None = None  # watermark
+        self._is_first = True  # the watermark of the consumers is the first one
 
     def initialize_state(self, state: OperatorState) -> None:
         self._state: list[int] = state.list_state("latest event time")
         self._latest_us = max(self._state, default=None)
+        self._is_first = not state.restored
 
     def open(self) -> None:
         policy = self.context.config.get(MULTIPLE_WATERMARK_POLICY, "min")
@@ -145,7 +153,8 @@ class EventTimeWatermark(StreamOperator):
         if not batch.num_rows:
             return
         column = self._spec.column
-        self.output.emit(batch.drop_columns([column]) if self._spec.drops_column else batch)
+        rows = batch if self._spec.parts is None else self._with_parts(batch, self._spec.parts)
+        self.output.emit(rows.drop_columns([column]) if self._spec.drops_column else rows)
         if not column:
             return
         latest_us = _latest_us(batch, column)
@@ -166,7 +175,19 @@ class EventTimeWatermark(StreamOperator):
             self._advance()
         self.output.emit_status(status)
 
+    def _with_parts(self, batch: pa.RecordBatch, parts: SessionParts) -> pa.RecordBatch:
+        """Adds the last microsecond of the interval of the gap's length, or the time of a row that
+        may be late: it is a part of its own.
+        """
+        times = instants(batch.column(column_index(batch.schema, self._spec.column)))
+        if self._is_first:
+            in_time = times + parts.gap_us > FIRST_WATERMARK_US
+            last = times - times % parts.gap_us + (parts.gap_us - 1)
+            times = np.where(in_time, last, times)
+        return batch.append_column(parts.column, pa.array(times))
+
     def _advance(self) -> None:
+        self._is_first = False
         if not self._spec.column:
             self.output.emit_watermark(MAX_WATERMARK)
             return
@@ -195,6 +216,8 @@ def _analyze_event_time(step: AnalysisStep, spec: EventTimeWatermarkSpec) -> Ana
     schema = step.input_schema
     if spec.drops_column and schema is not None:
         schema = schema.remove(column_index(schema, spec.column))
+    if spec.parts is not None and schema is not None:
+        schema = schema.append(pa.field(spec.parts.column, pa.int64()))
     return AnalyzedOutput(schema=schema, final=step.inputs[0].final)
 
 

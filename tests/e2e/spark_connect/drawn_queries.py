@@ -220,6 +220,9 @@ def _group(draw: random.Random, stream: _Stream, *, session: bool = False) -> _S
         keys.append((f'"{time}"', time, "time"))
     plain = [name for name in stream.of("string", "long") if draw.random() < 0.4][:2]
     keys += [(f'"{name}"', name, stream.columns[name]) for name in plain]
+    if session and time and not plain:  # Spark has no sessions without another key
+        third = f'F.expr("CAST(minute({time}) % 3 AS BIGINT)").alias("third")'
+        keys.append((third, "third", "long"))
     timed = bool(stream.time) and any(kind in ("window", "time") for *_, kind in keys)
     calls = [_aggregate(draw, stream, number) for number in range(draw.randint(1, 3))]
     columns = {name: kind for _, name, kind in keys}

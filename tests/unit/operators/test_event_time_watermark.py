@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from firesteel.operators import EventTimeWatermarkSpec
+from firesteel.operators import EventTimeWatermarkSpec, SessionParts
 from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.watermarks import EventTimeWatermark
@@ -64,6 +64,57 @@ def test_the_column_of_times_is_dropped() -> None:
     harness.idle()
     assert [each.schema for each in harness.batches] == [schema]
     assert harness.watermarks_us == [40_000]
+
+
+PARTS = replace(SPEC, parts=SessionParts(column="part", gap_us=10))
+
+
+def parts(harness: OperatorHarness, *times_us: int) -> list[int]:
+    harness.process(batch(*times_us))
+    column: list[int] = harness.batches[-1].column("part").to_pylist()
+    return column
+
+
+def in_parts(restored: RestoredOperatorState | None = None) -> OperatorHarness:
+    schema = SCHEMA.append(pa.field("part", pa.int64()))
+    operator = EventTimeWatermark(PARTS)
+    return OperatorHarness(operator, [SCHEMA], output_schema=schema, restored=restored).open()
+
+
+def test_parts_are_intervals_until_a_consumer_may_have_a_watermark() -> None:
+    harness = in_parts()
+    assert parts(harness, 100, 109, 110, 95, -1) == [109, 109, 119, 99, -1]
+    assert parts(harness, 50_000, 3) == [50_009, 9]
+    harness.idle()
+    harness.idle(idle=False)
+    assert parts(harness, 100, 109, 110) == [100, 109, 110]
+    assert parts(in_parts(harness.checkpoint(1)), 100, 109) == [100, 109]
+
+
+def test_a_subtask_without_rows_holds_no_consumer_back_either() -> None:
+    harness = in_parts()
+    harness.idle()
+    harness.idle(idle=False)
+    assert parts(harness, 100, 109) == [100, 109]
+
+
+def test_rows_that_the_first_watermark_passes_are_parts_of_their_own() -> None:
+    assert parts(in_parts(), -10, -11, -9, -1, 0) == [-10, -11, -1, -1, 9]
+
+
+@given(st.lists(st.integers(-40, 200)), st.integers(1, 30))
+def test_rows_of_a_part_are_in_one_session_and_equally_late(
+    times_us: list[int], gap_us: int
+) -> None:
+    schema = SCHEMA.append(pa.field("part", pa.int64()))
+    spec = replace(SPEC, parts=SessionParts(column="part", gap_us=gap_us))
+    harness = OperatorHarness(EventTimeWatermark(spec), [SCHEMA], output_schema=schema).open()
+    found = parts(harness, *times_us) if times_us else []
+    for one, part in zip(times_us, found, strict=True):
+        for other, same_part in zip(times_us, found, strict=True):
+            if part == same_part:
+                assert abs(one - other) < gap_us
+                assert (one + gap_us <= 0) == (other + gap_us <= 0)
 
 
 def test_an_eager_one_advances_with_each_batch() -> None:

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-MOST = 8  # the most recently used plans
+MOST = 16  # the most recently used plans
 
 log = structlog.get_logger(__name__)
 
