@@ -17,6 +17,7 @@ import os
 import site
 import sys
 import sysconfig
+import threading
 import zipimport
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ TAKEN_IN_SLOTS = frozenset({"taskexecutor"})
 MODULE_SUFFIXES = (".py", ".pyi", *EXTENSION_SUFFIXES)
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 _HOME = Path(__file__).resolve().parents[2]
+_PARSING = threading.Lock()  # CPython 3.11 fails if two threads make trees (SystemError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,8 @@ def _imports(file: str, mtime_ns: int) -> frozenset[str]:
     key.
     """
     try:
-        tree = ast.parse(Path(file).read_bytes())
+        with _PARSING:
+            tree = ast.parse(Path(file).read_bytes())
     except (SyntaxError, ValueError, OSError):
         return frozenset()
     names: set[str] = set()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,31 @@ def test_modules_travel_with_what_they_import_anywhere(folder: Path) -> None:
         "shop/rates/__init__.py",
         "shop/rates/germany.csv",
     ]
+
+
+def test_threads_look_at_modules_at_the_same_time(
+    folder: Path,
+) -> None:
+    """Queries that a program starts in parallel. Garbage collections switch between threads."""
+    names = [f"parallel_{number}" for number in range(64)]
+    for name in names:
+        nested = "a" + ".b(0)" * 40
+        (folder / f"{name}.py").write_text(f"import helpers\nvalue = lambda a: {nested}\n" * 20)
+    thresholds = gc.get_threshold()
+
+    def switch(phase: str, info: dict[str, int]) -> None:
+        time.sleep(0)
+
+    gc.callbacks.append(switch)
+    gc.set_threshold(10)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda name: local_modules([name]), names))
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(switch)
+    for name, modules in zip(names, found, strict=True):
+        assert name in {each.name for each in modules}
 
 
 def test_installed_modules_stay(folder: Path) -> None:
