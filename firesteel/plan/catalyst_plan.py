@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -218,6 +219,22 @@ def without_ids(text: str) -> str:
 def items(sequence: Any) -> list[Any]:
     """Returns the elements of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def entries(jvm: Any, of_java: Any) -> dict[str, str]:
+    """Returns a Java map of strings. Py4J alone calls the JVM several times per entry."""
+    separator = uuid.uuid4().hex
+    join = jvm.java.lang.String.join
+    keys = join(separator, of_java.keySet())
+    if not keys:
+        return {}
+    values = join(separator, of_java.values())
+    return dict(zip(keys.split(separator), values.split(separator), strict=True))
+
+
+def scala_entries(jvm: Any, of_scala: Any) -> dict[str, str]:
+    """Returns a Scala map of strings."""
+    return entries(jvm, jvm.scala.jdk.javaapi.CollectionConverters.asJava(of_scala))
 
 
 def seq(jvm: Any, elements: Iterable[Any]) -> Any:

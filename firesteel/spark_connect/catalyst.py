@@ -147,7 +147,7 @@ def output(plan: Any) -> list[Any]:
 
 
 def _has_rows_without_columns(plan: Any) -> bool:
-    return not output(plan) or any(map(_has_rows_without_columns, children(plan)))
+    return plan.output().isEmpty() or any(map(_has_rows_without_columns, children(plan)))
 
 
 def delay_ms(attribute: Any) -> int | None:

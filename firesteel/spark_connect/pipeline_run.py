@@ -17,7 +17,7 @@ from pyspark.sql.connect import proto
 
 from firesteel.client.spark_programs.imports import SPARKS_LOG, has_sparks_log
 from firesteel.client.spark_programs.uris import resolved
-from firesteel.plan.catalyst_plan import items
+from firesteel.plan.catalyst_plan import items, scala_entries
 from firesteel.spark_connect.locations import OPTION
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.refusals import Refused, SparkError
@@ -242,8 +242,7 @@ class PipelineRun:
 
     def settings(self, flow: Flow) -> dict[str, str]:
         """Returns the settings that the pipeline and the flow have for its query."""
-        found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(flow.resolved.sqlConf())
-        return {str(key): str(value) for key, value in found.items()}
+        return scala_entries(self._jvm, flow.resolved.sqlConf())
 
     def write(self, flow: Flow, execution: Any) -> proto.WriteStreamOperationStart:
         """Describes what a streaming flow writes to, as `writeStream` does."""
@@ -257,8 +256,7 @@ class PipelineRun:
             case "SinkWrite":
                 sink = execution.destination()
                 request.format = str(sink.format())
-                options = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(sink.options())
-                request.options.update({str(key): str(value) for key, value in options.items()})
+                request.options.update(scala_entries(self._jvm, sink.options()))
             case other:
                 raise Refused(
                     f"the flow {flow.name} is a {other}, which Firesteel does not run: run this"

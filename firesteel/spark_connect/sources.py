@@ -14,7 +14,7 @@ from firesteel.connectors.kafka import KafkaSource
 from firesteel.datastream import DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
-from firesteel.plan.catalyst_plan import items
+from firesteel.plan.catalyst_plan import entries, items, scala_entries
 from firesteel.spark_connect.kafka_table import FORMAT
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def source_of(
     names = [attribute.name() for attribute in items(relation.output())]
     if relation.getClass().getSimpleName() == "StreamingRelation":
         source = relation.dataSource()
-        options = _options(jvm, source.options())
+        options = scala_entries(jvm, source.options())
         format = str(source.className())
         schema = schema_of(relation.schema())
         return _of_format(add, format, options, schema), names
-    options = {str(key): str(value) for key, value in relation.extraOptions().items()}
+    options = entries(jvm, relation.extraOptions())
     format = str(relation.sourceName())
     table = relation.table()
     if table.getClass().getSimpleName() == "PythonTable" and format != FORMAT:
@@ -149,11 +149,6 @@ def _python(
     command = source.dataSourceCls().command()
     pickled = bytes(command.toArray(jvm.scala.reflect.ClassTag.Byte()))
     return add(PythonSource(cloudpickle.loads(pickled), dict(options), schema=schema))
-
-
-def _options(jvm: Any, options: Any) -> dict[str, str]:
-    found = jvm.scala.jdk.javaapi.CollectionConverters.asJava(options)
-    return {str(key): str(value) for key, value in found.items()}
 
 
 def schema_of(schema: Any) -> StructType:

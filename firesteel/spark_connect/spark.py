@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.catalyst_plan import scala_entries
 from firesteel.plan.java_names import remember_names
 from firesteel.spark_connect.java_options import java_options
 from firesteel.spark_connect.outer_frames import local_frame
@@ -51,6 +52,7 @@ class Spark:
         archive_options: Sequence[str] = (),
     ) -> None:
         self.token = secrets.token_urlsafe(24)
+        self._modifiable: set[str] = set()  # settings of Spark SQL that sessions may change
         self._settings = {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -156,12 +158,16 @@ class Spark:
     def settings(self, user_id: str, session_id: str) -> dict[str, str]:
         """Returns the settings of Spark SQL that a session has, and may change."""
         conf = self.holder(user_id, session_id).session().conf()
-        all_settings = self.jvm.scala.jdk.javaapi.CollectionConverters.asJava(conf.getAll())
         return {
-            str(key): str(value)
-            for key, value in all_settings.items()
-            if key.startswith("spark.sql.") and conf.isModifiable(key)
+            key: value
+            for key, value in scala_entries(self.jvm, conf.getAll()).items()
+            if key.startswith("spark.sql.") and self._is_modifiable(conf, key)
         }
+
+    def _is_modifiable(self, conf: Any, key: str) -> bool:
+        if key not in self._modifiable and conf.isModifiable(key):  # a package may define it later
+            self._modifiable.add(key)
+        return key in self._modifiable
 
     def create_view(
         self, user_id: str, session_id: str, name: str, rows: pa.Table, schema: StructType
