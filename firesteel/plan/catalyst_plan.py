@@ -6,12 +6,13 @@ and functions are resolved there, once, and a slot only puts the plan on top of 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -126,9 +127,8 @@ def _number(leaf: Any) -> int:
 
 
 def _leaf(jvm: Any, plan: Any) -> Any:
-    nothing = jvm.scala.Option.apply(None)
     relation = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
-    return relation(plan.output(), seq(jvm, []), False, nothing)
+    return relation(plan.output(), seq(jvm, []), False, nothing(jvm))
 
 
 def _on(jvm: Any, name: str, piece: Any, given: Any, statics: Mapping[int, Any]) -> Any:
@@ -239,4 +239,31 @@ def scala_entries(jvm: Any, of_scala: Any) -> dict[str, str]:
 
 def seq(jvm: Any, elements: Iterable[Any]) -> Any:
     """Returns a Scala sequence."""
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(elements))
+    scala = _scala(jvm)
+    found = scala.nil
+    for element in reversed(list(elements)):
+        found = scala.cons(element, found)
+    return found
+
+
+def nothing(jvm: Any) -> Any:
+    """Returns Scala's None."""
+    return _scala(jvm).none
+
+
+class _Scala(NamedTuple):
+    """What each call for a sequence or an option needs from the JVM."""
+
+    nil: Any
+    cons: Any
+    none: Any
+
+
+@functools.lru_cache(maxsize=4)
+def _scala(jvm: Any) -> _Scala:
+    immutable = jvm.scala.collection.immutable
+    return _Scala(
+        nil=getattr(getattr(immutable, "Nil$"), "MODULE$"),
+        cons=getattr(immutable, "$colon$colon"),
+        none=jvm.scala.Option.apply(None),
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from firesteel.errors import InvalidProgram
-from firesteel.plan.catalyst_plan import CatalystPlan, alias, items, seq, serialized
+from firesteel.plan.catalyst_plan import CatalystPlan, alias, items, nothing, seq, serialized
 from firesteel.static_table import StaticTable
 
 # The year 148,109. Times of joins are added to it.
@@ -54,17 +54,17 @@ class Catalyst:
 
     def leaf(self, attributes: Sequence[Any]) -> Any:
         """Returns the leaf of a stretch: a relation without rows and with these columns."""
-        nothing = self.jvm.scala.Option.apply(None)
-        return self.logical.LocalRelation(self.seq(attributes), self.seq([]), False, nothing)
+        none = nothing(self.jvm)
+        return self.logical.LocalRelation(self.seq(attributes), self.seq([]), False, none)
 
     def project(self, expressions: Sequence[Any], child: Any) -> Any:
         return self.logical.Project(self.seq(expressions), child)
 
     def named(self, expression: Any, name: str) -> Any:
         """Returns `expression` as a new column `name`."""
-        nothing = self.jvm.scala.Option.apply(None)
-        ids = self.expressions.NamedExpression.newExprId()
-        return self.expressions.Alias(expression, name, ids, self.seq([]), nothing, self.seq([]))
+        number = self.expressions.NamedExpression.newExprId()
+        none, empty = nothing(self.jvm), self.seq([])
+        return self.expressions.Alias(expression, name, number, empty, none, empty)
 
     def renamed(self, attribute: Any, name: str) -> Any:
         return alias(self.jvm, attribute, attribute, name)
@@ -73,7 +73,7 @@ class Catalyst:
         return getattr(getattr(self.expressions, "Literal$"), "MODULE$").apply(value)
 
     def field(self, struct: Any, index: int) -> Any:
-        return self.expressions.GetStructField(struct, index, self.jvm.scala.Option.apply(None))
+        return self.expressions.GetStructField(struct, index, nothing(self.jvm))
 
     def all_of(self, conditions: Sequence[Any]) -> Any:
         """Returns whether all conditions are true: false if one of them is null."""
@@ -105,7 +105,7 @@ class Catalyst:
             self.seq([]),
             self.seq([self.named(parsed, "result")]),
             self.leaf(columns or [self.named(self.literal(1), "one").toAttribute()]),
-            self.jvm.scala.Option.apply(None),
+            nothing(self.jvm),
         )
         rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
         analyzed = self.pushed_down(rows.queryExecution().analyzed())

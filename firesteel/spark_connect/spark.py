@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.catalyst_plan import scala_entries
-from firesteel.plan.java_names import remember_names
+from firesteel.plan.java_calls import hasten
 from firesteel.spark_connect.java_options import java_options
 from firesteel.spark_connect.outer_frames import local_frame
 
@@ -97,7 +97,7 @@ class Spark:
         except Exception as error:
             raise FiresteelError(f"Spark Connect did not start: {error}") from error
         context: Any = self._session.sparkContext
-        remember_names(context._gateway._gateway_client)
+        hasten(context._gateway._gateway_client)
         context.setLogLevel("ERROR")
 
     def stop(self) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import socket
 import sys
+from collections import deque
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.java_names import remember_names
+from firesteel.plan.java_calls import hasten
 from taskexecutor.executor.columnar.jvm.gateway import (
     _TEST_HELPERS,
     _refuse_invalid_text,
@@ -40,8 +43,12 @@ class _Client:
     def __init__(self, *classes: str) -> None:
         self.classes = set(classes)
         self.asked: list[str] = []
+        self.deque: deque[Any] = deque()
         self.gateway_property = SimpleNamespace(pool=None)
         self.converters: Any = None
+
+    def _create_new_connection(self) -> Any:
+        raise AssertionError("it is replaced")
 
     def send_command(self, command: str) -> str:
         assert command.startswith("r\nu\n")
@@ -53,8 +60,30 @@ class _Client:
 
 
 def jvm_of(client: _Client) -> JVMView:
-    remember_names(client)
+    hasten(client)
     return JVMView(client, "default", "view")
+
+
+def test_answers_are_acknowledged_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as opened:
+        jvms: list[socket.socket] = []
+
+        def connection() -> Any:
+            client = opened.enter_context(socket.create_connection(server.getsockname()))
+            jvms.append(opened.enter_context(server.accept()[0]))
+            return SimpleNamespace(socket=client, stream=client.makefile("rb"))
+
+        client = _Client()
+        client._create_new_connection = connection  # type: ignore[method-assign]
+        client.deque.append(connection())
+        hasten(client)
+        client.deque.append(client._create_new_connection())
+        for jvm, each in zip(jvms, client.deque, strict=True):
+            for answer in (b"!yv", b"!ys" + b"x" * 10_000):
+                jvm.sendall(answer + b"\n")
+                assert each.stream.readline() == answer + b"\n"
+                assert each.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            each.stream.close()
 
 
 def test_the_jvm_is_asked_once_what_a_name_stands_for() -> None:

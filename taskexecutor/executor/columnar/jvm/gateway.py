@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.java_names import remember_names
+from firesteel.plan.java_calls import hasten
 from firesteel.text import is_utf_8
 
 _TEST_HELPERS = "pyspark.testing.utils"
@@ -47,7 +47,7 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
-    remember_names(gateway._gateway_client)
+    hasten(gateway._gateway_client)
     _refuse_invalid_text(gateway._gateway_client)
     return gateway
 
