@@ -31,16 +31,18 @@ class Catalyst:
     def pushed_down(self, plan: Any) -> Any:
         """Returns an analysed plan with its filters where Spark's optimizer puts them: below
         watermarks, which do not see the rows that are filtered, and in the conditions of joins.
+        A filter may turn an outer join into an inner one, which filters more rows.
         """
         spark = self.jvm.org.apache.spark.sql.catalyst
-        push, infer = (
+        push, outer, infer = (
             spark.optimizer.PushDownPredicates,
+            spark.optimizer.EliminateOuterJoin,
             spark.optimizer.InferFiltersFromConstraints,
         )
         inline = spark.optimizer.InlineCTE(True, False, False)
         named = (spark.analysis.EliminateSubqueryAliases, spark.analysis.EliminateView)
         replaced = (spark.optimizer.ReplaceExpressions, spark.optimizer.RewriteWithExpression)
-        for rule in (inline, *named, *replaced, push, push, infer, push, push):
+        for rule in (inline, *named, *replaced, push, outer, push, infer, push, push):
             plan = rule.apply(plan)
         return plan
 

@@ -645,17 +645,15 @@ class Planner:
                 " consists of equalities and of bounds between the two event times; filter the"
                 " streams before the join"
             )
-        flows = [
+        keyed = [
             self._keyed(plan, side, condition, index, how)
             for index, side in enumerate((left, right))
         ]
-        keys = [
-            tuple(f"k{number}_{side}" for number in range(len(condition.equal)))
-            for side in ("left", "right")
-        ]
+        (_, left_keys), (_, right_keys) = keyed
+        flows = [flow for flow, _ in keyed]
         spec = JoinSpec(
-            left_keys=keys[0],
-            right_keys=keys[1],
+            left_keys=left_keys,
+            right_keys=right_keys,
             how=how,
             within=_within(self._names, condition.between),
             holds_null_keys=condition.between is not None,
@@ -663,9 +661,7 @@ class Planner:
         )
         if spec.within is not None:  # an operator downstream may take the time of either side
             spec = spec.with_delayed_watermark()
-        first, second = (
-            flow.stream.key_by(*names) for flow, names in zip(flows, keys, strict=True)
-        )
+        first, second = (flow.stream.key_by(*names) for flow, names in keyed)
         title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
         stream = ConnectedStreams(first, second)._add(title, spec, self._names.uid("join"))
         there = flows[:1] if how == "semi" else flows
@@ -677,33 +673,43 @@ class Planner:
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
 
-    def _keyed(self, join: Any, side: Any, condition: Condition, index: int, how: How) -> _Flow:
-        """Returns a side with its keys, its event times and whether its own condition is true as
-        additional columns, without the rows that the join never emits.
+    def _keyed(
+        self, join: Any, side: Any, condition: Condition, index: int, how: How
+    ) -> tuple[_Flow, tuple[str, ...]]:
+        """Returns a side and the names of its keys. Keys that are not columns, event times, and
+        whether its own condition is true are additional columns; the rows that the join never emits
+        are left out.
         """
         unmatched = how in (("left", "full"), ("right", "full"))[index]
         catalyst = self._catalyst
         flow = self._flow(side)
         own, between = condition.own[index], condition.between
         needed = [] if unmatched else list(own)
-        time = None
+        attribute = None
         if between is not None and not (how == "full" and between.only_equal):
             # As in Spark, a row without a time has no match, and waits for one forever.
-            time = _time_of(catalyst, (between.left, between.right)[index])
-            timed = catalyst.expressions.IsNotNull(time)
+            attribute = (between.left, between.right)[index]
+            timed = catalyst.expressions.IsNotNull(_time_of(catalyst, attribute))
             if own and unmatched:
                 without_match = catalyst.expressions.Not(catalyst.all_of(own))
                 timed = catalyst.expressions.Or(timed, without_match)
             needed.append(timed)
         if flow.watermark is not None and needed:
             # The watermark needs all rows that have a time.
-            only_timed = len(needed) == 1 and time is not None
-            flow = flow if only_timed and _is(time, flow.watermark.time) else self._cut(flow)
+            only_timed = len(needed) == 1 and attribute is not None
+            if not only_timed or not _is_time(attribute, flow.watermark.time, flow.plan):
+                flow = self._cut(flow)
         flow = replace(flow, plan=_filtered(catalyst, needed, flow.plan))
         label = ("left", "right")[index]
-        named = [
-            catalyst.named(pair[index], f"k{i}_{label}") for i, pair in enumerate(condition.equal)
-        ]
+        known = {each.exprId().id(): each for each in flow.output}
+        named: list[Any] = []
+        keys: list[str] = []
+        for number, pair in enumerate(condition.equal):
+            key = pair[index]
+            column = known.pop(key.exprId().id(), None) if _is_attribute(key) else None
+            if column is None:
+                named.append(catalyst.named(key, f"k{number}_{label}"))
+            keys.append(named[-1].name() if column is None else self._names.column(column))
         if own and unmatched:
             named.append(catalyst.named(catalyst.all_of(own), _CONDITION[index]))
         times = [
@@ -715,7 +721,7 @@ class Planner:
         names = [self._names.column(each) for each in flow.output]
         names += [each.name() for each in (*named, *times)]
         flow = self._cut_as(self._projected(flow, columns), names)
-        return replace(flow, stream=self._timed(join, side, flow))
+        return replace(flow, stream=self._timed(join, side, flow)), tuple(keys)
 
     # -- stretches
 
@@ -923,12 +929,35 @@ def _only_key(grouping: Sequence[Any], calls: Sequence[Any]) -> Any:
     return None
 
 
+def _is_time(attribute: Any, time: Any, plan: Any) -> bool:
+    """Returns whether an attribute of the plan is null where `time` is: it is the time, or one of
+    its windows.
+    """
+    if same(attribute, time):
+        return True
+    while is_window(attribute):
+        if kind(plan) == "Project":
+            made = (each for each in items(plan.projectList()) if kind(each) == "Alias")
+            if found := next((each for each in made if same(each.toAttribute(), attribute)), None):
+                attribute = found.child()
+                if not _is_attribute(attribute):
+                    return bool(found.references().contains(time))
+        if len(children(plan)) != 1:
+            break
+        (plan,) = children(plan)
+    return False
+
+
 def _is_session(grouping: Any) -> bool:
     return bool(grouping.toAttribute().metadata().contains("spark.sessionWindow"))
 
 
 def _is(expression: Any, attribute: Any) -> bool:
-    return kind(expression) == "AttributeReference" and same(expression, attribute)
+    return _is_attribute(expression) and same(expression, attribute)
+
+
+def _is_attribute(expression: Any) -> bool:
+    return kind(expression) == "AttributeReference"
 
 
 def _has(plan: Any, name: str) -> bool:

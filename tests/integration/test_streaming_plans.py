@@ -25,6 +25,7 @@ from firesteel.operators import (
     SessionParts,
     SessionSpec,
     SlidingSpec,
+    SourceSpec,
     Spec,
     TransformSpec,
     TumblingSpec,
@@ -196,6 +197,40 @@ def test_a_month_is_no_bound(orders: DataFrame, payments: DataFrame) -> None:
     stream = planned(join.select("id", "amount"))
     (spec,) = (spec for spec in specs(stream) if isinstance(spec, JoinSpec))
     assert spec.within is None
+
+
+def test_windows_that_are_joined_are_planned_with_the_rows(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    """The join leaves out rows without a window: those without a time, which no watermark needs."""
+    left = orders.select("id", "shop", F.window("at", "1 hour").alias("hour"))
+    right = payments.select(F.col("order").alias("id"), F.window("paid", "1 hour").alias("hour"))
+    kinds = [type(each) for each in specs(planned(left.join(right, ["id", "hour"])))]
+    side = [SourceSpec, TransformSpec, EventTimeWatermarkSpec]
+    assert kinds[:7] == [*side, *side, JoinSpec]
+
+
+def test_a_filter_above_an_outer_join_may_make_it_an_inner_one(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    """The watermark of the orders then does not see those that have no shop."""
+    joined = orders.join(payments, F.expr(f"id = order AND shop = 'a' AND {NEAR}"), "full")
+    for condition, how in (("amount > 1", "right"), ("amount > 1 AND price > 1", "inner")):
+        _, rows, *others = specs(planned(joined.where(condition)))
+        assert isinstance(rows, TransformSpec)
+        assert "isnotnull(id" in rows.function.text
+        assert [each.how for each in others if isinstance(each, JoinSpec)] == [how]
+
+
+def test_keys_of_a_join_that_are_columns_are_not_added(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    on = F.expr(f"id = order AND id = amount AND lower(shop) = 'a' AND {NEAR}")
+    (join,) = (
+        each for each in specs(planned(orders.join(payments, on))) if isinstance(each, JoinSpec)
+    )
+    assert join.left_keys == ("id_1", "k1_left")
+    assert join.right_keys == ("order_1", "amount_1")
 
 
 def test_a_filter_above_a_join_bounds_it(orders: DataFrame, payments: DataFrame) -> None:
