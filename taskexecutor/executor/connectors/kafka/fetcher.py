@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 MOST_ROWS = 65_536  # of a batch
 READY = 2
 _POLL_S = 0.1  # so often the thread sees commands, and that it must end
-# The least time between two batches that are not full: a batch costs about as much as 100 records.
-_LINGER_S = 0.003
+# The time between two batches that are not full: see docs/decisions/0072.
+_LEAST_REST_S = 0.003
+_MOST_REST_S = 0.05
+_SPENT_S = 0.001  # after this CPU time, a source rests for as long
 _CLOSE_S = 2.0  # the longest wait for the answer to a last commit
 _LOOK_S = 1.0  # the interval of reading end offsets
 # A program's properties override these.
@@ -69,6 +71,13 @@ class Fetched:
     ends: Mapping[Partition, int]  # partitions that were read to their ends, and these offsets
     suspects: frozenset[Partition]  # partitions of which records may be missing
     generation: int  # see `Fetcher.seek`
+
+
+def rest_s(spent_s: float) -> float:
+    """Returns how long a source waits for more records after a batch that is not full. `spent_s`:
+    the CPU time of the process since the batch before.
+    """
+    return min(max(spent_s * spent_s / _SPENT_S, _LEAST_REST_S), _MOST_REST_S)
 
 
 class Fetcher:
@@ -124,6 +133,7 @@ class Fetcher:
         self._generation = 0  # of them, those that the client has made
         self._end_offsets: dict[Partition, int] = {}
         self._looked_at_s = 0.0  # when end offsets were read
+        self._spent_s = time.process_time()  # CPU time of the process until the last batch
         self._thread = threading.Thread(target=self._run, name=f"kafka {name[:24]}", daemon=True)
 
     # -- the task's thread
@@ -283,7 +293,9 @@ class Fetcher:
         if fetched is None:
             return
         if fetched.records is None or fetched.records.batch.num_rows < MOST_ROWS:
-            self._due_s = time.monotonic() + _LINGER_S
+            spent_s = time.process_time()
+            self._due_s = time.monotonic() + rest_s(spent_s - self._spent_s)
+            self._spent_s = spent_s
         with self._changed:
             self._ready.append(fetched)
         self._on_fetched()
