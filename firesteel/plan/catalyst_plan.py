@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # without the child, which is the third one.
 PYTHON_MAPS = ("MapInPandas", "MapInArrow")
 _CHILD = 2
-# What Spark's texts append to a column: the id of its expression, and the delay of its watermark.
+# Spark's texts append the id of the expression to a column, and the delay of its watermark.
 _ID = re.compile(r"#\d+L?(-T\d+ms)?")
 _PYTHON_FUNCTION = b"org.apache.spark.api.python.SimplePythonFunction"  # its name, serialised
 _CATALYST = "org.apache.spark.sql.catalyst."
@@ -75,8 +75,8 @@ class CatalystPlan:
     @property
     def likeness(self) -> object | None:
         """Returns a key that is equal for the plan of the same query, whose expressions get new ids
-        whenever Spark analyses it. Other plans may have it, too. None: only the plan itself is
-        like it, since it has static rows.
+        whenever Spark analyses it. Different plans may have equal keys. A plan with static rows has
+        none, because its text does not show them.
         """
         if self.statics:
             return None
@@ -252,7 +252,7 @@ def nothing(jvm: Any) -> Any:
 
 
 class _Scala(NamedTuple):
-    """What each call for a sequence or an option needs from the JVM."""
+    """Objects of the JVM from which sequences and options are made."""
 
     nil: Any
     cons: Any

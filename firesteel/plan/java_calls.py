@@ -10,7 +10,7 @@ _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # of Linux
 
 
 def hasten(client: Any) -> None:
-    """Makes a client resolve names once, and acknowledge answers at once."""
+    """Makes a client resolve each name only once, and acknowledge answers without a delay."""
     _remember_names(client)
     _acknowledge(client)
 

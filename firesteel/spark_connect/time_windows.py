@@ -2,8 +2,8 @@
 the windows itself.
 
 Spark's analyzer replaces `window(time, ...)` by arithmetic on microseconds: in a projection for
-tumbling windows, and in an `Expand`, which repeats each row, for sliding ones. A session is a
-projection, too: from the time of a row until the gap later. The rows without a time are filtered.
+tumbling windows, and in an `Expand`, which repeats each row, for sliding ones. A projection gives
+each row its session: from its time until the gap later. The rows without a time are filtered.
 """
 
 from __future__ import annotations

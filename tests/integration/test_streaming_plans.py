@@ -347,7 +347,7 @@ def test_windows_are_computed_by_firesteel(
         # The length of a gap varies.
         lambda o: o.groupBy(F.session_window("at", "1 day"), "shop").count(),
         lambda o: o.groupBy(F.session_window("at", F.expr("CONCAT(id, ' s')")), "shop").count(),
-        # Its watermark sees other rows.
+        # The watermark and the sessions see different rows.
         lambda o: o.where("at > '2026'").groupBy(F.session_window("at", "1 hour"), "shop").count(),
         lambda o: (
             o.dropDuplicates(["id", "at"]).groupBy(F.session_window("at", "1 hour"), "shop").count()

@@ -176,8 +176,8 @@ class EventTimeWatermark(StreamOperator):
         self.output.emit_status(status)
 
     def _with_parts(self, batch: pa.RecordBatch, parts: SessionParts) -> pa.RecordBatch:
-        """Adds the last microsecond of the interval of the gap's length, or the time of a row that
-        may be late: it is a part of its own.
+        """Adds the last microsecond of the interval of the gap's length or, for a row that may be
+        late, its time.
         """
         times = instants(batch.column(column_index(batch.schema, self._spec.column)))
         if self._is_first:
