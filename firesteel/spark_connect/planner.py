@@ -782,7 +782,7 @@ def _keeps_times(plan: Any, time: Any) -> bool:
     if kind(plan) != "Filter" or kind(plan.condition()) != "IsNotNull":
         return False
     (child,) = children(plan.condition())
-    return kind(child) == "AttributeReference" and same(child, time)
+    return _is(child, time)
 
 
 def _has_watermark_of(time: Any, plan: Any) -> bool:

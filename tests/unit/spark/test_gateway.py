@@ -80,6 +80,7 @@ def test_answers_are_acknowledged_at_once() -> None:
         client.deque.append(client._create_new_connection())
         for jvm, each in zip(jvms, client.deque, strict=True):
             for answer in (b"!yv", b"!ys" + b"x" * 10_000):
+                each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
                 jvm.sendall(answer + b"\n")
                 assert each.stream.readline() == answer + b"\n"
                 assert each.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
