@@ -23,6 +23,7 @@ from firesteel.client.files import (
 )
 from firesteel.client.signals import INTERRUPTED
 from firesteel.common.config import Configuration, options
+from firesteel.common.resources import slot_resources
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["embedded", "remote", "plan-only"]
 
-TASK_EXECUTORS = 2  # at most, of an embedded cluster whose number is not given
+TASK_EXECUTORS = 2  # that an embedded cluster starts with at most, if its number is not given
 OUTPUT_END_S = 2.0  # after the end of the cluster
 
 
@@ -81,7 +82,8 @@ class EmbeddedCluster:
     work.
 
     `begin` starts it, as does the first use. Without `task_executors`, it starts those that a job
-    of `parallelism` (None: the default) needs, and others on demand.
+    of `parallelism` (None: the default) needs, and others on demand while the machine has memory
+    for their slots: a program may run several queries.
     """
 
     def __init__(
@@ -95,11 +97,16 @@ class EmbeddedCluster:
         from firesteel.client.cluster import LocalCluster
 
         if task_executors is None:
-            each = slots or conf.get(options.TASK_SLOTS)
+            if slots is not None:
+                conf = conf.with_overrides({options.TASK_SLOTS.key: str(slots)})
+            each = conf.get(options.TASK_SLOTS)
             needed = -(-(parallelism or conf.get(options.PARALLELISM)) // each)
             task_executors = min(needed, TASK_EXECUTORS)
             if not conf.is_set(options.MAX_SLOTS):
-                most = TASK_EXECUTORS * each
+                import psutil  # takes a while, and few programs need it
+
+                fitting = psutil.virtual_memory().total // slot_resources(conf).total.total_bytes
+                most = max(TASK_EXECUTORS, fitting) * each
                 conf = conf.with_overrides({options.MAX_SLOTS.key: str(most)})
         self._cluster = LocalCluster(conf, task_executors=task_executors, slots=slots)
         self.conf = self._cluster.conf

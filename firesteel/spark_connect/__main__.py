@@ -69,13 +69,12 @@ def _serve(
     from firesteel.spark_connect.starter import JobStarter
 
     started.result()
-    starter = JobStarter(
-        spark,
-        lambda session: context,
-        _modules(request),
-        warn=lambda text: print(f"Warning: {text}", file=err, flush=True),
-    )
-    queries = StreamingQueries(starter)
+
+    def warn(text: str) -> None:
+        print(f"Warning: {text}", file=err, flush=True)
+
+    starter = JobStarter(spark, lambda session: context, _modules(request), warn)
+    queries = StreamingQueries(starter, warn)
     pipelines = Pipelines(spark, starter, lambda session: context)
     front = Front(
         OneToken(request.token),

@@ -222,7 +222,7 @@ class _Executions:
             analyzed=lambda: run.analyzed(flow),
             settings=run.settings(flow),
         )
-        query = StreamingQuery(request.query_name, started, lambda *_: None)
+        query = StreamingQuery(request.query_name, started, lambda *_: None, log.warning)
         query.follow(lambda _: None)
         self._stops_with(flow, query.stop)
         run.running(flow)

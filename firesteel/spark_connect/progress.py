@@ -166,6 +166,8 @@ class ProgressReporter:
             return Status(STOPPED)
         if details.status is JobStatus.RESTARTING:
             return Status(RESTARTING)
+        if details.waiting_for:
+            return Status(f"Waiting for {details.waiting_for}")
         # A source that has read a finite input is FINISHED.
         ready = {ExecutionState.RUNNING, ExecutionState.FINISHED}
         if details.status is not JobStatus.RUNNING or not set(details.states) <= ready:

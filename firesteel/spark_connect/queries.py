@@ -34,6 +34,7 @@ from firesteel.spark_connect.progress import (
 
 ENDING_S = 5.0  # a job that cannot be stopped because it has just ended
 OUTPUT_END_S = 20.0  # after the end of a job, for its printed lines
+PATIENCE_S = 20.0  # with a job that waits, until the user is told
 _EVENTS = proto.StreamingQueryEventType
 
 log = get_logger(__name__)
@@ -80,13 +81,21 @@ class Starter(Protocol):
 class StreamingQuery:
     """One start of a query. A thread follows its job until the job has ended."""
 
-    def __init__(self, name: str, started: StartedQuery, publish: Callable[[int, str], None]):
+    def __init__(
+        self,
+        name: str,
+        started: StartedQuery,
+        publish: Callable[[int, str], None],
+        warn: Callable[[str], None],
+    ) -> None:
         self.ids = QueryIds(query_id=started.query_id, run_id=str(uuid.uuid4()), name=name)
         self.started = started
         self.failure: QueryFailed | None = None
         self.ended = threading.Event()
         self.started_at_ms = _now_ms()
         self._publish = publish
+        self._warn = warn
+        self._waits_since: float | None = time.monotonic()  # None: the user knows
         self._progress = ProgressReporter(
             self.ids,
             sources=started.sources,
@@ -117,6 +126,7 @@ class StreamingQuery:
         last: JobDetails | None = None
         for details in self.started.job.watch():
             last = details
+            self._tell_of_wait(details)
             with self._lock:
                 news = self._progress.update(details, _now_ms())
             if isinstance(news, Batch):
@@ -130,6 +140,15 @@ class StreamingQuery:
         self.started.job.await_output(OUTPUT_END_S)
         if last is not None and last.status is JobStatus.FAILED:
             self.failure = self._failed(last.exceptions[0] if last.exceptions else None)
+
+    def _tell_of_wait(self, details: JobDetails) -> None:
+        """Warns once of each wait that is longer than PATIENCE_S."""
+        now = time.monotonic()
+        if not details.waiting_for:
+            self._waits_since = now
+        elif self._waits_since is not None and now - self._waits_since >= PATIENCE_S:
+            self._waits_since = None
+            self._warn(f"{self.shown} is not running: its job waits for {details.waiting_for}")
 
     def _failed(self, error: ErrorInfo | None) -> QueryFailed:
         """Describes the failure, the user's traceback first."""
@@ -208,10 +227,13 @@ class _Session:
 
 
 class StreamingQueries:
-    """Answers the commands of streaming queries: see `front.Commands`."""
+    """Answers the commands of streaming queries: see `front.Commands`. `warn` shows a warning to the
+    user.
+    """
 
-    def __init__(self, starter: Starter) -> None:
+    def __init__(self, starter: Starter, warn: Callable[[str], None] = log.warning) -> None:
         self._starter = starter
+        self._warn = warn
         self._lock = threading.Lock()
         self._sessions: dict[SessionKey, _Session] = {}
 
@@ -274,7 +296,7 @@ class StreamingQueries:
         name = request.query_name
         with _reserved(session, name):
             started = self._starter.start(operation.session, request)
-            query = StreamingQuery(name, started, session.publish)
+            query = StreamingQuery(name, started, session.publish, self._warn)
             with session.changed:
                 session.queries[query.ids.run_id] = query
             query.follow(session.ended)

@@ -112,7 +112,7 @@ _parallelism = click.option(
     "--task-executors",
     type=click.IntRange(min=1),
     help="Number of TaskExecutors of a local run. [default: 1 or 2, as the parallelism requires,"
-    " and others on demand up to 2]",
+    " and others on demand while this machine has memory for their slots]",
 )
 @click.option(
     "--slots",

@@ -7,6 +7,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from firesteel.client.job_details import (
 )
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo, FiresteelError, InvalidProgram
+from firesteel.spark_connect import queries
 from firesteel.spark_connect.failures import IllegalState, Interrupted, QueryFailed
 from firesteel.spark_connect.operations import Operation, SessionKey
 from firesteel.spark_connect.queries import StartedQuery, StreamingQueries
 from tests.unit.spark_connect.test_progress import details, vertex
+from tests.waiting import eventually
 
 ADA, BOB = SessionKey("ada", str(uuid.uuid4())), SessionKey("bob", str(uuid.uuid4()))
 
@@ -106,7 +109,8 @@ class Client:
     """Executes commands as a session does."""
 
     def __init__(self, starter: Starter) -> None:
-        self.queries = StreamingQueries(starter)
+        self.warnings: list[str] = []
+        self.queries = StreamingQueries(starter, self.warnings.append)
 
     def begin(self, command: proto.Command, session: SessionKey = ADA) -> Operation:
         handler = self.queries.handler(command)
@@ -157,6 +161,30 @@ def client(starter: Starter) -> Client:
 def test_other_commands_are_sparks(client: Client) -> None:
     assert client.queries.handler(proto.Command()) is None
     assert client.queries.handler(proto.Command(sql_command=proto.SqlCommand())) is None
+
+
+def test_long_waits_are_told_once_each(
+    client: Client, starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "PATIENCE_S", 0.0)
+    started = client.start("a")
+    (job,) = starter.jobs
+    wait = "2 more slots (for 10 s): 4 slots exist, 4 are taken"
+
+    def tell(waiting_for: str, status: JobStatus = JobStatus.RUNNING) -> None:
+        job.news.put(replace(details(vertex("Source"), status=status), waiting_for=waiting_for))
+
+    for waiting_for in (wait, wait, "", "1 more slot"):
+        tell(waiting_for)
+    eventually(lambda: len(client.warnings) == 2, "both waits are told")
+    first, second = client.warnings
+    assert first.startswith("query 'a'")
+    assert first.endswith(f"is not running: its job waits for {wait}")
+    assert second.endswith("its job waits for 1 more slot")
+    assert client.query(started, status=True).status.status_message == "Waiting for 1 more slot"
+    tell("", JobStatus.CANCELED)
+    client.query(started, await_termination={})
+    assert len(client.warnings) == 2
 
 
 def test_a_name_is_unique_among_the_active_queries_of_a_session(
