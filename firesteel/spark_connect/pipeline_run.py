@@ -96,9 +96,11 @@ class PipelineRun:
         self._registered = self._holder.dataflowGraphRegistry().getDataflowGraphOrThrow(
             request.dataflow_graph_id
         )
-        refreshed, reset = self._filters(request)
+        registered = self._registered.toDataflowGraph()
+        names = {str(each.identifier().unquotedString()) for each in items(registered.tables())}
+        refreshed, reset = self._filters(request, names)
         self._context = self._graphs.PipelineUpdateContextImpl(
-            self._registered.toDataflowGraph(), events.callback, refreshed, reset, request.storage
+            registered, events.callback, refreshed, reset, request.storage
         )
         self._log = self._context.flowProgressEventLogger()
         self._graph: Any = None
@@ -132,8 +134,10 @@ class PipelineRun:
         self._planner = self._graphs.FlowPlanner(self._graph, self._context, available_now)
         return self._flows()
 
-    def _filters(self, request: proto.PipelineCommand.StartRun) -> tuple[Any, Any]:
-        """Returns which tables are refreshed, and which are reset first."""
+    def _filters(
+        self, request: proto.PipelineCommand.StartRun, known: set[str]
+    ) -> tuple[Any, Any]:
+        """Returns which of the `known` tables are refreshed, and which are reset first."""
         every, none = self._object("AllTables"), self._object("NoTables")
         fully, partly = request.full_refresh_selection, request.refresh_selection
         if request.full_refresh_all:
@@ -152,9 +156,9 @@ class PipelineRun:
                 f" {', '.join(sorted(both))}",
                 error=SparkError.ILLEGAL_ARGUMENT,
             )
-        return self._tables(partly), self._tables(fully)
+        return self._tables(partly, known), self._tables(fully, known)
 
-    def _tables(self, names: Any) -> Any:
+    def _tables(self, names: Any, known: set[str]) -> Any:
         if not names:
             return self._object("NoTables")
         manager, option = self._object("GraphIdentifierManager"), self._jvm.scala.Option
@@ -166,6 +170,12 @@ class PipelineRun:
                 option.apply(self._registered.defaultCatalog()),
                 option.apply(self._registered.defaultDatabase()),
             )
+            if str(qualified.identifier().unquotedString()) not in known:
+                raise Refused(
+                    f"the pipeline has no table {name} to refresh: its tables are"
+                    f" {', '.join(sorted(known)) or 'none'}",
+                    error=SparkError.ILLEGAL_ARGUMENT,
+                )
             chosen.add(qualified.identifier())
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters
         return self._graphs.SomeTables(converters.asScala(chosen).toSet())

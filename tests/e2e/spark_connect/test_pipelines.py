@@ -116,6 +116,11 @@ def test_a_pipeline_has_the_tables_that_spark_computes(session: Session, tmp_pat
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert "Run is COMPLETED." in completed.stdout
 
+    typo = firesteel("pipelines", "run", *arguments, "--refresh", "ids,deer", cwd=tmp_path / "ours")
+    assert typo.returncode == 1, typo.stdout + typo.stderr
+    assert "the pipeline has no table deer to refresh: its tables are" in typo.stderr
+    assert "spark_catalog.default.dear, spark_catalog.default.ids" in typo.stderr
+
     shutil.rmtree(tmp_path / "storage")  # Spark starts from the beginning
     _run_by_spark(spec, tmp_path / "sparks")
     for name in NAMES:
