@@ -102,15 +102,10 @@ def _serve_rest(process: ServiceProcess, dispatcher: str) -> RestProcess | None:
 def _serve_spark_connect(
     process: ServiceProcess, dispatcher: Dispatcher
 ) -> SparkConnectProcess | None:
-    """Serves Spark Connect at the configured port. None if it is taken, or none is configured."""
+    """Serves Spark Connect at the configured port. None if none is configured."""
     conf, log_path = process.conf, process.log_path
     if not (port := conf.get(options.SPARK_CONNECT_PORT)):
         return None
-    listener = listen(process.host, [port])
-    if listener is None:
-        log.warning("no Spark Connect: its port is taken", port=port)
-        return None
-    listener.close()  # the server binds it
     # PySpark sends a token without TLS to the host of this name only.
     shown = "localhost" if is_loopback_host(process.host) else process.host
     tls = process.security is not None and process.security.tls
@@ -119,7 +114,9 @@ def _serve_spark_connect(
     )
     to = () if elected(conf) else ("--dispatcher", dispatcher.address)
     return SparkConnectProcess(
-        ["--host", process.host, *to, *conf.to_arguments()],
+        process.host,
+        port,
+        [*to, *conf.to_arguments()],
         log_path and log_path.with_name(log_path.name.replace("dispatcher", "spark-connect")),
     )
 

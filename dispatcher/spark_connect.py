@@ -14,21 +14,28 @@ from pathlib import Path
 
 import structlog
 
+from dispatcher.rest.process import listen
 from firesteel.common.backoff import Backoff
 from firesteel.common.process import WITHOUT_FORK_HANDLERS, StartFailed, spawn
 
 log = structlog.get_logger(__name__)
 
 MODULE = "firesteel.spark_connect.serving"
+LOOK_EVERY_S = 1.0  # for a port that is taken
 STEADY_S = 10.0  # the backoff of a process that lived this long is reset
 
 
 class SparkConnectProcess:
-    """Serves from its creation to `stop`."""
+    """Serves from its creation to `stop`, at a port that may be taken at first: by the server of
+    another Dispatcher on this machine, or of one that has just ended.
+    """
 
-    def __init__(self, arguments: Sequence[str], log_path: Path | None) -> None:
+    def __init__(
+        self, host: str, port: int, arguments: Sequence[str], log_path: Path | None
+    ) -> None:
         """`log_path`: None: it shares the output of this process."""
-        self._argv = [sys.executable, "-m", MODULE, *arguments]
+        self._host, self._port = host, port
+        self._argv = [sys.executable, "-m", MODULE, "--host", host, *arguments]
         self._log_path = log_path
         self._running = asyncio.create_task(self._run(), name="spark-connect")
 
@@ -40,6 +47,7 @@ class SparkConnectProcess:
     async def _run(self) -> None:
         backoff = Backoff(0.5, 30.0)
         while True:
+            await self._port_is_free()
             started_s = time.monotonic()
             try:
                 await self._serve()
@@ -48,6 +56,15 @@ class SparkConnectProcess:
             if time.monotonic() - started_s > STEADY_S:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
+
+    async def _port_is_free(self) -> None:
+        waits = False
+        while (listener := listen(self._host, [self._port])) is None:
+            if not waits:
+                log.warning("Spark Connect waits: its port is taken", port=self._port)
+                waits = True
+            await asyncio.sleep(LOOK_EVERY_S)
+        listener.close()  # the server binds it
 
     async def _serve(self) -> None:
         """Runs one process from its start to its end. Raises StartFailed or OSError."""

@@ -66,6 +66,7 @@ from firesteel.common.rpc.access_messages import (
     CreatedToken,
     TokenDescription,
 )
+from firesteel.common.rpc.bearer import CALLER_ADDRESS, REST_TOKEN
 from firesteel.common.rpc.convert import (
     ASSESSMENT,
     FLAME_GRAPH,
@@ -628,9 +629,19 @@ class Client:
         request = access_pb2.ReadAuditRequest(limit=limit, job_id=job_id)
         return [AUDIT_ENTRY.decode(each) for each in self._access("ReadAudit", request).entries]
 
-    def _access(self, method: str, request: Any) -> Any:
+    def record_program(self, address: str, *, voucher: str) -> None:
+        """Records in the audit log that the bearer of the token runs a program, or is refused, at
+        this address, for which the bearer of the token `voucher` vouches: a process with the role
+        rest. Raises FiresteelError.
+        """
+        metadata = ((REST_TOKEN, voucher), (CALLER_ADDRESS, address))
+        self._access("RunProgram", access_pb2.RunProgramRequest(), metadata)
+
+    def _access(self, method: str, request: Any, metadata: Sequence[tuple[str, str]] = ()) -> Any:
         return self._answered(
-            lambda: getattr(self._connection.access, method)(request, timeout=CALL_TIMEOUT_S)
+            lambda: getattr(self._connection.access, method)(
+                request, timeout=CALL_TIMEOUT_S, metadata=metadata
+            )
         )
 
     @property

@@ -67,8 +67,10 @@ class SequenceSource(Source):
 
     def _split_rows(self, parallelism: int, read_by_spark: bool) -> int:
         if self.rate_per_s is not None:
-            # Small enough for all subtasks to get part of a short sequence.
-            most = max(1, int(self.rate_per_s * RATED_SPLIT_S))
+            # Small enough for all subtasks to get part of a short sequence. A bundle has rows of
+            # one split, so a single subtask, if it is behind, reads larger ones.
+            split_s = RATED_SPLIT_S if parallelism > 1 else 1.0
+            most = max(1, int(self.rate_per_s * split_s))
             return min(self.split_rows or SPLIT_ROWS, most)
         if self.split_rows is not None:
             return self.split_rows

@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from firesteel.common.logs import get_logger
 from firesteel.common.security.credentials import BEARER
+from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.roles import Identity
 from firesteel.spark_connect.operations import SessionKey
 
@@ -18,6 +20,8 @@ HOW_TO = (
     "connect with sc://HOST:PORT/;token=TOKEN; `firesteel token create NAME --role submitter` makes"
     " a token"
 )
+
+log = get_logger(__name__)
 
 
 class NotAdmitted(Exception):
@@ -28,12 +32,17 @@ class NotAllowed(Exception):
     """The caller is known, and may not make the call: PERMISSION_DENIED."""
 
 
+class TooManyCalls(Exception):
+    """Too many calls of the caller's address were refused: RESOURCE_EXHAUSTED."""
+
+
 class Admission(Protocol):
     def admit(
-        self, authorization: str, session: Callable[[], SessionKey]
+        self, authorization: str, session: Callable[[], SessionKey], peer: str = ""
     ) -> AbstractContextManager[None]:
-        """Surrounds a call with this header. Raises NotAdmitted or NotAllowed. Only the request of
-        an admitted caller is parsed for its session.
+        """Surrounds a call with this header from `peer`, as gRPC names it. Raises NotAdmitted,
+        NotAllowed or TooManyCalls. Only the request of an admitted caller is parsed for its
+        session.
         """
 
 
@@ -44,7 +53,7 @@ class OneToken:
         self._expected = f"{BEARER}{token}"
 
     def admit(
-        self, authorization: str, session: Callable[[], SessionKey]
+        self, authorization: str, session: Callable[[], SessionKey], peer: str = ""
     ) -> AbstractContextManager[None]:
         if not hmac.compare_digest(authorization, self._expected):
             raise NotAdmitted(
@@ -68,42 +77,60 @@ class Sessions:
     """Admits each caller to their own sessions. Thread-safe.
 
     `identify` returns the caller that a header proves, or raises NotAdmitted; None: all callers are
-    admitted. `check` raises NotAllowed for callers without the necessary role.
+    admitted. `check` raises NotAllowed for callers without the necessary role. `record` gets the
+    header and the address of each caller that creates a session or is refused, for the audit log.
     """
 
     def __init__(
         self,
         identify: Callable[[str], Identity] | None,
         check: Callable[[Identity], None] = lambda identity: None,
+        record: Callable[[str, str], None] = lambda authorization, peer: None,
+        limits: CallLimits | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._identify = identify
         self._check = check
+        self._record = record
+        self._limits = limits or CallLimits()
         self._now_s = now_s
         self._lock = threading.Lock()
         self._uses: dict[SessionKey, _Use] = {}
 
     def admit(
-        self, authorization: str, session: Callable[[], SessionKey]
+        self, authorization: str, session: Callable[[], SessionKey], peer: str = ""
     ) -> AbstractContextManager[None]:
-        caller = ""
-        if self._identify is not None:
+        if self._identify is None:
+            return self._using(session(), "", authorization, peer)
+        try:
             if not authorization:
                 raise NotAdmitted(f"the call carries no token: {HOW_TO}")
             identity = self._identify(authorization)
             self._check(identity)
-            caller = identity.subject
-        return self._using(session(), caller, authorization)
+        except (NotAdmitted, NotAllowed) as refused:
+            with self._lock:
+                too_many = self._limits.failed(peer)
+            if too_many:
+                raise TooManyCalls(too_many) from None
+            log.warning("a call is refused", peer=peer, reason=str(refused))
+            self._record(authorization, peer)
+            raise
+        return self._using(session(), identity.subject, authorization, peer)
 
     @contextmanager
-    def _using(self, session: SessionKey, caller: str, authorization: str) -> Iterator[None]:
+    def _using(
+        self, session: SessionKey, caller: str, authorization: str, peer: str
+    ) -> Iterator[None]:
         with self._lock:
+            new = session not in self._uses
             use = self._uses.setdefault(session, _Use(caller, authorization))
             if use.owner != caller:
                 raise NotAllowed(f"the session {session.session_id} is not {caller}'s")
             use.authorization = authorization
             use.calls += 1
         try:
+            if new:
+                self._record(authorization, peer)
             yield
         finally:
             with self._lock:

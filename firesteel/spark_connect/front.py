@@ -21,7 +21,7 @@ from pyspark.sql.connect import proto
 from firesteel.common.logs import get_logger
 from firesteel.common.security.credentials import BEARER
 from firesteel.errors import FiresteelError
-from firesteel.spark_connect.admission import Admission, NotAdmitted, NotAllowed
+from firesteel.spark_connect.admission import Admission, NotAdmitted, NotAllowed, TooManyCalls
 from firesteel.spark_connect.failures import Reports
 from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.operations import (
@@ -96,7 +96,8 @@ class Front:
         self._connecting = threading.Lock()
         self._connection: tuple[grpc.Channel, str] | None = None  # and the server's token
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="front")
-        self._grpc = grpc.server(self._pool, options=_OPTIONS)
+        # Calls beyond that end with RESOURCE_EXHAUSTED, instead of waiting for others.
+        self._grpc = grpc.server(self._pool, options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         self._grpc.add_generic_rpc_handlers((_Calls(self),))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -156,7 +157,8 @@ class Front:
                 first = next(request, b"")
                 request = itertools.chain([first], request)
             header = dict(context.invocation_metadata()).get("authorization", "")
-            return self._admission.admit(str(header), session_of(first)), request
+            use = self._admission.admit(str(header), session_of(first), context.peer())
+            return use, request
 
         def unary(request: Any, context: grpc.ServicerContext) -> Any:
             with _Reported(context, self._reports, self._why_lost):
@@ -339,6 +341,8 @@ class _Reported:
             self._context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         if isinstance(error, NotAllowed):
             self._context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        if isinstance(error, TooManyCalls):
+            self._context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         if isinstance(error, UnknownResponse):
             self._context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,

@@ -88,7 +88,9 @@ class Location:
         """Returns the options of the job."""
         found = {
             options.CHECKPOINT_DIR.key: self._ours.at("checkpoints").uri,
-            options.CHECKPOINT_RETENTION.key: "RETAIN_ON_CANCELLATION",
+            options.CHECKPOINT_RETENTION.key: (
+                "NO_EXTERNALIZED_CHECKPOINTS" if self._temporary else "RETAIN_ON_CANCELLATION"
+            ),
             options.SAVEPOINT_DIR.key: self.savepoints,
         }
         if self.restores:

@@ -134,9 +134,7 @@ class PipelineRun:
         self._planner = self._graphs.FlowPlanner(self._graph, self._context, available_now)
         return self._flows()
 
-    def _filters(
-        self, request: proto.PipelineCommand.StartRun, known: set[str]
-    ) -> tuple[Any, Any]:
+    def _filters(self, request: proto.PipelineCommand.StartRun, known: set[str]) -> tuple[Any, Any]:
         """Returns which of the `known` tables are refreshed, and which are reset first."""
         every, none = self._object("AllTables"), self._object("NoTables")
         fully, partly = request.full_refresh_selection, request.refresh_selection

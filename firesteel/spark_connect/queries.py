@@ -227,8 +227,8 @@ class _Session:
 
 
 class StreamingQueries:
-    """Answers the commands of streaming queries: see `front.Commands`. `warn` shows a warning to the
-    user.
+    """Answers the commands of streaming queries: see `front.Commands`. `warn` shows the user a
+    warning.
     """
 
     def __init__(self, starter: Starter, warn: Callable[[str], None] = log.warning) -> None:
@@ -315,7 +315,8 @@ class StreamingQueries:
         if query is None or query.ids.query_id != command.query_id.id:
             raise IllegalState(
                 f"there is no query with id {command.query_id.id} and runId"
-                f" {command.query_id.run_id} in this session"
+                f" {command.query_id.run_id} in this session; if the server has restarted since,"
+                " its job still runs, and `firesteel list` shows it"
             )
         result = proto.StreamingQueryCommandResult(query_id=_instance_id(query))
         match command.WhichOneof("command"):

@@ -17,11 +17,14 @@ from pathlib import Path
 import click
 from pyspark.sql.connect import proto
 
+from firesteel.client.client import Client
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.common.config import Configuration, options
 from firesteel.common.logs import get_logger
 from firesteel.common.process import exit_reason
 from firesteel.common.security.access import SPARK_CONNECT
+from firesteel.common.security.credentials import BEARER
+from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.roles import Identity, Role
 from firesteel.common.security.security import Security
 from firesteel.common.service.host import ServiceProcess, service_main
@@ -101,7 +104,16 @@ class Serving:
         self._lock = threading.Lock()
         self._server: SparkServer | None = None
         self._contexts: dict[SessionKey, ExecutionContext] = {}
-        self._sessions = Sessions(None if security is None else self._identify, check_role)
+        self._ending: set[SessionKey] = set()  # by this process, on behalf of nobody
+        self._caller = threading.local()  # whom `_record` records in this thread
+        self._audit: Client | None = None
+        if security is None:
+            self._sessions = Sessions(None)
+        else:
+            self._audit = Client(
+                address, conf=conf, token=lambda: getattr(self._caller, "token", "")
+            )
+            self._sessions = Sessions(self._identify, check_role, self._record, CallLimits(conf))
         starter = JobStarter(self._spark, self._context)
         self._commands = AnsweredCommands(
             StreamingQueries(starter), Pipelines(self._spark, starter, self._context)
@@ -154,7 +166,12 @@ class Serving:
         self._spark.stop()
 
     def _end(self, session: SessionKey) -> None:
-        self.release(session)
+        """Ends a session with the rights of this process: its user's token may have expired."""
+        self._ending.add(session)
+        try:
+            self.release(session)
+        finally:
+            self._ending.discard(session)
         self._spark.close_session(session.user_id, session.session_id)
 
     def _started(self) -> SparkServer:
@@ -187,6 +204,22 @@ class Serving:
         except FiresteelError as error:
             raise NotAdmitted(f"{error}; {HOW_TO}") from None
 
+    def _record(self, authorization: str, peer: str) -> None:
+        """Records the caller in the audit log, of which the Dispatcher is in charge: it sees the
+        same token, and comes to the same decision.
+        """
+        assert self._audit is not None and self._security is not None
+        self._caller.token = authorization.removeprefix(BEARER)
+        try:
+            self._audit.record_program(peer, voucher=self._security.token())
+        except FiresteelError as error:
+            log.info("the Dispatcher refuses the caller", peer=peer, reason=str(error))
+
+    def _token(self, session: SessionKey) -> str:
+        if session in self._ending and self._security is not None:
+            return self._security.token()
+        return self._sessions.token(session)
+
     def _context(self, session: SessionKey) -> ExecutionContext:
         """Returns how queries of a session run: as jobs of its owner."""
         with self._lock:
@@ -195,7 +228,7 @@ class Serving:
                     mode="remote",
                     conf=self._conf,
                     address=self._address,
-                    token=partial(self._sessions.token, session),
+                    token=partial(self._token, session),
                 )
             return self._contexts[session]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -56,6 +57,8 @@ _target = click.option(
     help="Where the cluster runs: on this machine, or on Kubernetes under the name of "
     "kubernetes.cluster-id.",
 )
+
+_PORT_TAKEN = "Another process, perhaps another cluster, has that port. Choose one with"
 
 
 @click.group()
@@ -120,6 +123,7 @@ def start(
     task_executors = 2 if task_executors is None else task_executors
     where = ClusterDirectory(directory or default_directory())
     begin = time.monotonic()
+    _check_spark_connect_port(conf)
     try:
         try:
             state = start_detached(where, conf, task_executors=task_executors, masters=masters)
@@ -127,8 +131,7 @@ def start(
             # text only: the error quotes the log of the process that could not start
             if os.strerror(errno.EADDRINUSE) in str(error):
                 error.add_note(
-                    f"Another process, perhaps another cluster, has that port. Choose one with -D"
-                    f" {options.RPC_PORT.key}=PORT; 0 takes any free port."
+                    f"{_PORT_TAKEN} -D {options.RPC_PORT.key}=PORT; 0 takes any free port."
                 )
             raise
         started = (
@@ -146,6 +149,21 @@ def start(
         click.echo(_interrupted(where, directory), err=True)
         sys.exit(INTERRUPTED)
     _show_next_steps(state, where, directory)
+
+
+def _check_spark_connect_port(conf: Configuration) -> None:
+    """Raises FiresteelError if the port is taken. A Dispatcher would wait for it."""
+    host, port = conf.get(options.BIND_HOST), conf.get(options.SPARK_CONNECT_PORT)
+    if port:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            key = options.SPARK_CONNECT_PORT.key
+            raise FiresteelError(
+                f"{key}={port}: cannot listen on {host}:{port}: {error.strerror}. {_PORT_TAKEN} -D"
+                f" {key}=PORT"
+            ) from error
 
 
 def _start_on_kubernetes(
@@ -303,7 +321,11 @@ def update(
 @directory_option
 @definitions_option()
 def stop(target: str, directory: Path | None, definitions: tuple[str, ...]) -> None:
-    """Stops the cluster and all its jobs, and waits until every process has ended."""
+    """Stops the cluster and all its jobs, and waits until every process has ended.
+
+    Unfinished jobs with checkpoints continue when a cluster starts in the same directory: to end
+    them, use `firesteel stop` or `firesteel cancel` before.
+    """
     if target != "local":
         from firesteel.client.cli.kubernetes import stop_cluster
 

@@ -26,7 +26,9 @@ class Role(Enum):
     TASK_EXECUTOR = "task-executor"
     SLOT = "slot"
     REST = "rest"
-    """Passes the calls of people on, each with the token of its caller."""
+    """Passes the calls of people on, each with the token of its caller. Stops the jobs of sessions
+    that have ended.
+    """
 
     @property
     def is_person(self) -> bool:

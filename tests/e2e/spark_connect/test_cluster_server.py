@@ -55,7 +55,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
     folder = tmp_path_factory.mktemp("cluster")
-    with own_cluster(folder, slots=2, spark_connect__port=port) as session:
+    with own_cluster(
+        folder, slots=2, spark_connect__port=port, spark_connect__session_timeout="30 s"
+    ) as session:
         yield session
 
 
@@ -130,3 +132,29 @@ def test_only_those_who_may_submit_jobs_connect(session: Session, tmp_path: Path
             _, errors = process.communicate()
         assert process.returncode == 1
         assert message in errors, errors
+    refused = [entry for entry in session.client.audit() if entry.outcome != "OK"]
+    assert {(entry.subject, entry.outcome) for entry in refused} >= {
+        ("eve", "NOT_ALLOWED"),
+        ("", "CREDENTIAL_INVALID"),
+    }
+
+
+def test_a_query_ends_with_its_session_when_its_token_is_revoked(
+    session: Session, tmp_path: Path
+) -> None:
+    created = session.client.create_token("carol", "submitter", valid_s=3_600)
+    with program(session, tmp_path, created.token, "1", str(tmp_path / "d"), "stay") as process:
+        assert line_of(process) == "[2, 3]\n"
+        (job,) = [job for job in session.client.list_jobs() if job.owner == "carol"]
+        (entry,) = [
+            entry
+            for entry in session.client.audit()
+            if entry.subject == "carol" and entry.action == "RunProgram"
+        ]
+        assert (entry.outcome, entry.address.rpartition(":")[0]) == ("OK", "ipv4:127.0.0.1")
+    session.client.revoke_token(created.description.token_id)
+    assert session.client.job_details(job.job_id).status is JobStatus.RUNNING
+    eventually(
+        lambda: session.client.job_details(job.job_id).status is JobStatus.CANCELED,
+        "the query of the ended session is stopped",
+    )

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from firesteel.common.config import Configuration
+from firesteel.common.security.limits import CallLimits
 from firesteel.common.security.roles import Identity, Role
-from firesteel.spark_connect.admission import NotAdmitted, NotAllowed, OneToken, Sessions
+from firesteel.spark_connect.admission import (
+    NotAdmitted,
+    NotAllowed,
+    OneToken,
+    Sessions,
+    TooManyCalls,
+)
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.serving import check_role
 
@@ -66,6 +74,38 @@ def test_requests_of_those_who_may_not_run_functions_are_not_parsed() -> None:
         sessions.admit("", session)
     with pytest.raises(NotAllowed, match=r"ada \(operator\) may not use Spark Connect"):
         sessions.admit("Bearer ada:operator", session)
+
+
+def test_refused_callers_and_new_sessions_are_recorded() -> None:
+    recorded: list[tuple[str, str]] = []
+    sessions = Sessions(identify, check_role, lambda *call: recorded.append(call))
+    for _ in range(2):
+        with sessions.admit("Bearer ada:submitter", lambda: FIRST, "ipv4:127.0.0.1:1"):
+            pass
+    for header in ("", "Bearer ada:viewer"):
+        with pytest.raises((NotAdmitted, NotAllowed)):
+            sessions.admit(header, lambda: FIRST, "ipv4:127.0.0.1:2")
+    assert recorded == [
+        ("Bearer ada:submitter", "ipv4:127.0.0.1:1"),
+        ("", "ipv4:127.0.0.1:2"),
+        ("Bearer ada:viewer", "ipv4:127.0.0.1:2"),
+    ]
+
+
+def test_an_address_is_refused_so_many_times() -> None:
+    recorded: list[str] = []
+    conf = Configuration({"rpc.limit.failures-per-second": "1"})
+    sessions = Sessions(
+        identify, check_role, lambda header, peer: recorded.append(peer), CallLimits(conf)
+    )
+    for _ in range(20):
+        with pytest.raises(NotAdmitted):
+            sessions.admit("", lambda: FIRST, "ipv4:127.0.0.1:1")
+    with pytest.raises(TooManyCalls, match=r"too many calls from ipv4:127\.0\.0\.1"):
+        sessions.admit("", lambda: FIRST, "ipv4:127.0.0.1:2")
+    assert len(recorded) == 20
+    with sessions.admit("Bearer ada:submitter", lambda: FIRST, "ipv4:127.0.0.1:3"):
+        pass
 
 
 def test_a_session_is_unused_some_time_after_its_last_call() -> None:
