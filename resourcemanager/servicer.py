@@ -148,6 +148,8 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             peer.close(Reason.INVALID_REQUEST, str(error))
         except MailboxFull as error:
             peer.close(Reason.OVERLOADED, str(error))
+        except grpc.aio.AbortError:  # by the sending side, as at the end of this process
+            peer.close(None, "the call has ended")
         except Exception as error:  # a bug here must not leave a stream unread
             log.error("reading from a peer failed", peer=peer.name, exc_info=True)
             peer.close(Reason.INTERNAL_ERROR, repr(error))
