@@ -91,6 +91,7 @@ class FileSource(Source):
     malformed: Malformed | None = None
     options: dict[str, str] = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
+    subfolders: bool = True  # False: see `of_partitions`
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class FileSource(Source):
         object.__setattr__(self, "malformed", malformed)
         object.__setattr__(self, "options", option_texts(options))
         object.__setattr__(self, "skipped", frozenset())
+        object.__setattr__(self, "subfolders", True)
 
     def resolved(self) -> FileSource:
         if not self.paths:
@@ -135,6 +137,14 @@ class FileSource(Source):
         """Returns a source that does not read the files with these absolute paths."""
         other = copy.copy(self)
         object.__setattr__(other, "skipped", frozenset(paths))
+        return other
+
+    def of_partitions(self) -> FileSource:
+        """Returns a source that reads no files in folders below its paths, except in partitions:
+        folders named `key=value`.
+        """
+        other = copy.copy(self)
+        object.__setattr__(other, "subfolders", False)
         return other
 
     @property
@@ -175,6 +185,8 @@ class FileSource(Source):
         }
         if self.skipped:
             options["skipped"] = sorted(self.skipped)
+        if not self.subfolders:
+            options["subfolders"] = False
         if self.watch_s is not None:
             return CoordinatorOptions("file-source", {**options, "watch_s": self.watch_s})
         return CoordinatorOptions("file-source", options)

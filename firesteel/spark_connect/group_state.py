@@ -66,8 +66,11 @@ class GroupStateProcessor(StatefulProcessor):
         elif state._updated:
             self._state.update(tuple(state._value))
         if state._timeout_timestamp != _NO_TIME:
-            self._handle.registerTimer(int(state._timeout_timestamp))
-            self._due.update((int(state._timeout_timestamp),))
+            due_ms = int(state._timeout_timestamp)
+            if self._timeout == GroupStateTimeout.EventTimeTimeout:
+                due_ms += 1  # the watermark must have passed it
+            self._handle.registerTimer(due_ms)
+            self._due.update((due_ms,))
 
     def _forget_timeout(self, *, fired: bool) -> None:
         """Forgets the timeout of the last call: each call sets the next one, or none."""

@@ -87,6 +87,13 @@ _HOW: dict[str, How] = {
 _TIME_OF_WATERMARK = "time_of_watermark"
 # Columns of the two sides of a join: whether a row meets the conditions that refer to its side.
 _CONDITION = ("condition_left", "condition_right")
+# Nodes whose state ends by the watermark.
+_TIMED_STATE = frozenset(
+    (
+        *("Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"),
+        *("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"),
+    )
+)
 # Nodes that need all rows: allowed above the aggregate of a query in complete mode.
 _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
 
@@ -98,7 +105,8 @@ class PlannedStream:
     `per_batch` is the part of the query that needs all rows of a batch, such as the order of a
     complete result: the sink applies it. If `schema` has names that differ in their case at most,
     the columns have other names, in the same order (`is_renamed`): the sink restores those of
-    `schema`.
+    `schema`. `watermarks_differ`: rows are late by the watermark of one of several inputs, where
+    Spark takes the one of all inputs.
     """
 
     environment: Environment
@@ -106,6 +114,7 @@ class PlannedStream:
     schema: StructType  # of the query, after `per_batch`
     per_batch: Callable[[DataFrame], DataFrame] | None = None
     is_renamed: bool = False
+    watermarks_differ: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +246,7 @@ class Planner:
             schema=schema,
             per_batch=per_batch,
             is_renamed=repeats,
+            watermarks_differ=_watermarks_differ(plan),
         )
 
     def _unique(self, flow: _Flow) -> _Flow:
@@ -379,7 +389,10 @@ class Planner:
             flow, names = replace(flow, plan=project), [*names, late]
         flow = self._cut(flow, names=names)
         spec = DropDuplicatesSpec(
-            key_columns=columns, late_column=late, expires_after_us=expires_after_us
+            key_columns=columns,
+            late_column=late,
+            time_is_key=bool(timed and in_keys),
+            expires_after_us=expires_after_us,
         )
         title = f"DropDuplicates({', '.join(key.name() for key in keys)})"
         unique = self._on(
@@ -432,14 +445,14 @@ class Planner:
         if window is not None:
             keys.append(_Key.of_window(catalyst, attribute, window.spec))
             time = self._names.time(window.time)
-            columns.append((time, window.time))
+            columns.append((time, self._another(columns, window.time, time)))
         if parts is not None:
             assert watermark is not None
             assigned, watermark = watermark.with_parts(parts), None
         elif watermark is not None:
             latest = time or _TIME_OF_WATERMARK
             if not time:
-                columns.append((latest, watermark.time))
+                columns.append((latest, self._another(columns, watermark.time, latest)))
         before = catalyst.project([each for _, each in columns], flow.plan)
         flow = replace(flow, plan=before, watermark=assigned, hides_time=False)
         flow = self._cut_as(flow, [name for name, _ in columns])
@@ -498,6 +511,11 @@ class Planner:
             uid=self._names.uid("aggregate"),
         )
         return self._after_aggregate(stream, keys, calls, results)
+
+    def _another(self, columns: Sequence[tuple[str, Any]], time: Any, name: str) -> Any:
+        """Returns the time as a column besides `columns`, one of which may be the time as a key."""
+        is_key = any(same(each, time) for _, each in columns)
+        return self._catalyst.named(time, name) if is_key else time
 
     def _is_assigned(self, window: TimeWindow) -> bool:
         """Returns whether Firesteel assigns rows to the window. To sessions, it does where they are
@@ -962,6 +980,17 @@ def _is_attribute(expression: Any) -> bool:
 
 def _has(plan: Any, name: str) -> bool:
     return kind(plan) == name or any(_has(child, name) for child in children(plan))
+
+
+def _watermarks_differ(plan: Any) -> bool:
+    """Whether an input of a join or union has state that ends by its own watermark, while another
+    input has another one.
+    """
+    below = children(plan)
+    timed = [each for each in below if _has(each, "EventTimeWatermark")]
+    if len(timed) > 1 and any(_has(each, name) for each in timed for name in _TIMED_STATE):
+        return True
+    return any(map(_watermarks_differ, below))
 
 
 def _row_count(catalyst: Catalyst) -> Any:

@@ -88,17 +88,21 @@ def _of_format(
 def _files(format: str, options: Mapping[str, str], schema: StructType) -> Source:
     by_key = {key.lower(): value for key, value in options.items()}
     for key, reason in _REFUSED.items():
-        if by_key.get(key, "off").lower() != "off":
-            raise InvalidProgram(f"the option cleanSource={by_key[key]!r}: {reason}")
+        if (value := by_key.get(key, "off")).lower() != "off":
+            raise InvalidProgram(f"the option cleanSource={value!r}: {reason}")
     if "path" not in by_key:
         raise InvalidProgram("the source has no path: pass one to load(...)")
     read: dict[str, Any] = {
-        key: value for key, value in options.items() if key.lower() not in _PACE
+        key: value
+        for key, value in options.items()
+        if key.lower() not in _PACE and key.lower() not in _REFUSED
     }
     path = by_key["path"]
     if path.startswith("file:"):  # tables of the catalog have such paths
         path = resolved(path)
-    return FileSource(path, format=format, schema=schema, watch=WATCH, **read)
+    source = FileSource(path, format=format, schema=schema, watch=WATCH, **read)
+    recursive = by_key.get("recursivefilelookup", "false").lower() == "true"
+    return source if recursive else source.of_partitions()
 
 
 def _rate(add: _Adder, options: Mapping[str, str]) -> DataStream:

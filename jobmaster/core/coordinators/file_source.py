@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from firesteel.common.file_parts import COMPRESSED, FilePart, ListedFile, to_json
+from firesteel.common.globs import is_pattern
 from firesteel.common.operator_messages import NoSplitYet
 from firesteel.common.units import MIB
 from jobmaster.core.coordinators.base import Answer, BadOptions, Json, Options
@@ -51,7 +52,11 @@ class FileSourceEnumerator(SplitEnumerator):
         cut: bool = False,
         watch_s: float | None = None,
         skipped: Sequence[str] = (),
+        subfolders: bool = True,
     ) -> None:
+        """`subfolders`: whether files in folders below the paths are read; otherwise only those in
+        partitions, whose folders are named `key=value`.
+        """
         super().__init__()
         self.paths_to_list = tuple(paths)
         self.watched = watch_s is not None
@@ -64,6 +69,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._splits: list[_Split] = []
         self._sizes: list[int] = []  # bytes up to the end of each split; computed for `backlog`
         self._skipped = frozenset(skipped)
+        self._subfolders = subfolders
         self._seen = set(skipped)
         self._list_at: float | None = None  # None: not watched, or being listed
 
@@ -86,7 +92,17 @@ class FileSourceEnumerator(SplitEnumerator):
         skipped = options.get("skipped", [])
         if not isinstance(skipped, list) or not all(isinstance(path, str) for path in skipped):
             raise BadOptions('"skipped" must be a list of paths')
-        return cls(paths=paths, parallelism=parallelism, cut=cut, watch_s=watch_s, skipped=skipped)
+        subfolders = options.get("subfolders", True)
+        if not isinstance(subfolders, bool):
+            raise BadOptions(f'"subfolders" is {subfolders!r}; it must be true or false')
+        return cls(
+            paths=paths,
+            parallelism=parallelism,
+            cut=cut,
+            watch_s=watch_s,
+            skipped=skipped,
+            subfolders=subfolders,
+        )
 
     @property
     def ready(self) -> bool:
@@ -102,6 +118,9 @@ class FileSourceEnumerator(SplitEnumerator):
 
     def paths_listed(self, files: Sequence[ListedFile], now: float) -> Sequence[Answer]:
         self._listed = True
+        if not self._subfolders:
+            paths = self.paths_to_list
+            files = [each for each in files if any(_is_at(each.path, path) for path in paths)]
         # A file that matches two globs is read once.
         new = list({file.path: file for file in files if file.path not in self._seen}.values())
         if not self.watched:
@@ -231,3 +250,16 @@ class FileSourceEnumerator(SplitEnumerator):
 def _counts(snapshot: Json) -> tuple[int, int]:
     """Returns the numbers of files and splits in the snapshot."""
     return (0, 0) if snapshot is None else (len(snapshot["files"]), len(snapshot["splits"]))
+
+
+def _is_at(file: str, path: str) -> bool:
+    """Whether the path, which may be a glob, is the file, its folder, or one from which only
+    folders of partitions lead to the file.
+    """
+    path = path.rstrip("/")
+    if "**" in path:
+        return True
+    if not is_pattern(path) and path != file and not file.startswith(f"{path}/"):
+        return False
+    depth = len(path.split("/"))
+    return all("=" in folder for folder in file.split("/")[depth:-1])

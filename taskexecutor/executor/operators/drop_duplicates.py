@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from firesteel.column_names import column_index, same
+from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import DropDuplicatesSpec
@@ -214,7 +214,7 @@ class DropDuplicatesByWatermark(QueryOperator):
         super().__init__()
         self._spec = spec
         # The time at which a row without a time expires.
-        self._null_us = NEVER_US if _same_name(spec.late_column, spec.key_columns) else 0
+        self._null_us = NEVER_US if spec.time_is_key else 0
 
     def initialize_state(self, state: OperatorState) -> None:
         super().initialize_state(state)
@@ -306,10 +306,6 @@ def _rows_of(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
     chosen = np.zeros(batch.num_rows, np.bool_)
     chosen[rows] = True
     return batch.filter(pa.array(chosen))
-
-
-def _same_name(name: str, others: Sequence[str]) -> bool:
-    return any(same(name, other) for other in others)
 
 
 def _analyze(step: AnalysisStep, spec: DropDuplicatesSpec) -> AnalyzedOutput:

@@ -132,6 +132,7 @@ QUERIES = {
             (F.max("distance") - F.min("distance")).alias("span"),
             F.count("dep_delay").alias("known"),
         ),
+        "times": timed.groupBy("time", "origin").agg(F.max("distance").alias("longest")),
         "sliding": timed.groupBy(F.window("time", "1 day", "6 hours"), "carrier")
         .agg(F.sum("distance").alias("miles"), F.approx_count_distinct("tailnum").alias("planes"))
         .where("miles > 10000")

@@ -99,6 +99,28 @@ def test_a_snapshot_has_the_splits_that_no_reader_owns() -> None:
     assert [ask_files(restored, A) for _ in range(3)] == [["a"], ["c"], None]
 
 
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/x", ["a", "day=1/b", "day=1/hour=2/c"]),
+        ("/x/", ["a", "day=1/b", "day=1/hour=2/c"]),
+        ("/x/*", ["a", "day=1/b", "day=1/hour=2/c", "old/d", "old/day=3/e"]),
+        ("/x/old/d", ["old/d"]),
+        ("/x/ol", []),
+        ("/x/**/e", ["a", "day=1/b", "day=1/hour=2/c", "day=1/old/e", "old/d", "old/day=3/e"]),
+    ],
+)
+def test_subfolders_that_are_not_partitions_are_not_read(path: str, read: list[str]) -> None:
+    options = {"paths": [path], "subfolders": False}
+    enumerator = FileSourceEnumerator.from_options(options)
+    below = ("a", "day=1/b", "day=1/hour=2/c", "day=1/old/e", "old/d", "old/day=3/e")
+    enumerator.paths_listed(files(*below), 0.0)
+    found = []
+    while names := ask_files(enumerator, A):
+        found += names
+    assert found == read
+
+
 def test_a_sequence_is_cut_into_ranges_in_order() -> None:
     enumerator = SequenceSourceEnumerator(start=0, end=25, split_rows=10)
     assert [ask(enumerator, A) for _ in range(4)] == [

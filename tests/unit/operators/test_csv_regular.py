@@ -142,6 +142,13 @@ def test_late_texts_are_in_the_text_until_they_are_taken() -> None:
     assert late.slice(8, 2).dictionary_decode().to_pylist() == ["text 8", None]
 
 
+def test_rows_count_if_only_columns_of_the_path_are_wanted() -> None:
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
+    lines = Lines(b"1,a\n2,b\n", 0, 8)
+    rows = CsvFormat.of(schema, {}, "UTC").rows(lines, Wanted(["day"]), first=False)
+    assert rows.table.num_rows == 2
+
+
 class Less(WantedRows):
     """Than a number."""
 

@@ -19,7 +19,9 @@ from tests.batches import batch_of
 from tests.long import fewer
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
-WITH_TIME = DropDuplicatesSpec(key_columns=("k", "at"), late_column="at", expires_after_us=0)
+WITH_TIME = DropDuplicatesSpec(
+    key_columns=("k", "at"), late_column="at", time_is_key=True, expires_after_us=0
+)
 FOREVER = DropDuplicatesSpec(key_columns=("k",), late_column="at")
 WITHIN = DropDuplicatesSpec(key_columns=("k",), late_column="at", expires_after_us=10)
 

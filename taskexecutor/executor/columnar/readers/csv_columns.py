@@ -76,7 +76,7 @@ class CsvFormat:
             raise Differs("a byte order mark")
         # Spark drops blank lines. In files with several columns, Arrow detects them as too short.
         may_be_blank = self.separator == "\t" or len(self.schema) == 1
-        read = set(wanted.names)
+        read = {name for name in wanted.names if name in self.schema.names}
         if may_be_blank or not read:
             read.add(self.schema.names[0])
         included = [name for name in self.schema.names if name in read]
