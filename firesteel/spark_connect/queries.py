@@ -34,7 +34,7 @@ from firesteel.spark_connect.progress import (
 
 ENDING_S = 5.0  # a job that cannot be stopped because it has just ended
 OUTPUT_END_S = 20.0  # after the end of a job, for its printed lines
-PATIENCE_S = 20.0  # with a job that waits, until the user is told
+PATIENCE_S = 20.0  # with a job that waits, until a warning
 _EVENTS = proto.StreamingQueryEventType
 
 log = get_logger(__name__)
@@ -126,7 +126,7 @@ class StreamingQuery:
         last: JobDetails | None = None
         for details in self.started.job.watch():
             last = details
-            self._tell_of_wait(details)
+            self._warn_of_wait(details)
             with self._lock:
                 news = self._progress.update(details, _now_ms())
             if isinstance(news, Batch):
@@ -141,7 +141,7 @@ class StreamingQuery:
         if last is not None and last.status is JobStatus.FAILED:
             self.failure = self._failed(last.exceptions[0] if last.exceptions else None)
 
-    def _tell_of_wait(self, details: JobDetails) -> None:
+    def _warn_of_wait(self, details: JobDetails) -> None:
         """Warns once of each wait that is longer than PATIENCE_S."""
         now = time.monotonic()
         if not details.waiting_for:

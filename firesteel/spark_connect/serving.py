@@ -104,8 +104,8 @@ class Serving:
         self._lock = threading.Lock()
         self._server: SparkServer | None = None
         self._contexts: dict[SessionKey, ExecutionContext] = {}
-        self._ending: set[SessionKey] = set()  # by this process, on behalf of nobody
-        self._caller = threading.local()  # whom `_record` records in this thread
+        self._ending: set[SessionKey] = set()  # with the rights of this process
+        self._caller = threading.local()  # its `token` is the one that this thread records
         self._audit: Client | None = None
         if security is None:
             self._sessions = Sessions(None)

@@ -348,7 +348,7 @@ def _files(
     _check_file_options(format, own, options)
     given = {name: value for name, value in options.items() if name in own}
     if format == "csv":
-        given.setdefault("header", "false")
+        given |= {"header": given.get("header", "false"), "escape": "\\"}  # as Spark's writer
     partition_by = tuple(request.partitioning_column_names)
     try:
         sink = FileSink(path, format=format, options=given, partition_by=partition_by)

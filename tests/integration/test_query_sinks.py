@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from firesteel.operators.batches import BATCH, CHECKPOINT, BatchesSpec
 from firesteel.spark_connect.functions import Console
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.connectors.files.formats import WRITERS
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch, ForeachRows
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.operators.batches import Batches as BatchesOperator
@@ -176,6 +178,22 @@ def test_spark_reads_partitioned_files(engine: SparkEngine, tmp_path: Path, form
     key = [("n", "ascending")]
     assert found.toArrow().sort_by(key).to_pylist() == table.sort_by(key).to_pylist()
     harness.close()
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_spark_reads_any_string_from_csv(engine: SparkEngine, tmp_path: Path, columns: int) -> None:
+    values = ["".join(each) for n in (1, 2, 3) for each in itertools.product('a"\\,', repeat=n)]
+    table = pa.table({"s": [*values, None, " x ", "é"]})
+    if columns == 2:
+        table = table.append_column("d", pa.array([*map(float, range(len(values))), None, 0.1, 1]))
+    with (tmp_path / "part.csv").open("wb") as stream:
+        writer = WRITERS["csv"](stream, table, {"header": "true", "escape": "\\"})
+        writer.write_table(table.slice(0, 1))  # has nothing to escape
+        writer.write_table(table.slice(1))
+        writer.close()
+    schema = "s STRING, d DOUBLE" if columns == 2 else "s STRING"
+    read = engine.session.read.schema(schema).csv(str(tmp_path), header=True)
+    assert read.toArrow().to_pylist() == table.to_pylist()
 
 
 def test_text_files_have_one_column_of_strings(engine: SparkEngine, tmp_path: Path) -> None:

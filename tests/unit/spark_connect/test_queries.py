@@ -163,7 +163,7 @@ def test_other_commands_are_sparks(client: Client) -> None:
     assert client.queries.handler(proto.Command(sql_command=proto.SqlCommand())) is None
 
 
-def test_long_waits_are_told_once_each(
+def test_each_long_wait_has_one_warning(
     client: Client, starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "PATIENCE_S", 0.0)
@@ -176,7 +176,7 @@ def test_long_waits_are_told_once_each(
 
     for waiting_for in (wait, wait, "", "1 more slot"):
         tell(waiting_for)
-    eventually(lambda: len(client.warnings) == 2, "both waits are told")
+    eventually(lambda: len(client.warnings) == 2, "a warning of each wait")
     first, second = client.warnings
     assert first.startswith("query 'a'")
     assert first.endswith(f"is not running: its job waits for {wait}")

@@ -73,7 +73,9 @@ def test_files_are_the_default_format_and_are_written_append_only() -> None:
     assert sink.sink("") == FileSink("/out", partition_by=["day"])
     assert (sink.batches, sink.needs_location) == (False, True)
     csv = checked(written("csv", path="/out", sep=";")).sink("")
-    assert csv == FileSink("/out", format="csv", options={"sep": ";", "header": "false"})
+    assert csv == FileSink(
+        "/out", format="csv", options={"sep": ";", "header": "false", "escape": "\\"}
+    )
     with pytest.raises(Refused, match="Update.*not supported in Data Source json") as refused:
         checked(written("json", path="/out", output_mode="update"))
     assert refused.value.condition == "STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE"

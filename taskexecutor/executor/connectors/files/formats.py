@@ -19,7 +19,12 @@ _ONE_CHARACTER = "."
 _CODECS = "none|snappy|gzip|brotli|zstd|lz4"
 _ORC_CODECS = "none|uncompressed|snappy|zlib|zstd|lz4"
 _OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of allowed values
-    "csv": {"header": "true|false", "sep": _ONE_CHARACTER, "delimiter": _ONE_CHARACTER},
+    "csv": {
+        "header": "true|false",
+        "sep": _ONE_CHARACTER,
+        "delimiter": _ONE_CHARACTER,
+        "escape": r'"|\\',
+    },
     "json": {},
     "orc": {"compression": _ORC_CODECS},
     "parquet": {"compression": _CODECS},
@@ -63,11 +68,17 @@ class TableWriter(Protocol):
 
 
 class _CsvWriter:
+    """Writes strings in quotes. A quote in one is doubled. With a backslash as `escape`, quotes
+    and backslashes follow one.
+    """
+
     def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
         self._stream = stream
+        self._separator = options.get("sep", options.get("delimiter", ","))
+        self._with_backslashes = options.get("escape") == "\\"
         written = pa_csv.WriteOptions(
             include_header=options.get("header", "true").lower() != "false",
-            delimiter=options.get("sep", options.get("delimiter", ",")),
+            delimiter=self._separator,
         )
         self._schema = pa.schema([_csv_field(field) for field in first.schema])
         self._writer = pa_csv.CSVWriter(stream, self._schema, write_options=written)
@@ -77,7 +88,9 @@ class _CsvWriter:
 
     def write_table(self, table: pa.Table) -> None:
         columns = [_csv_column(column) for column in table.columns]
-        if len(columns) == 1 and columns[0].null_count:
+        if self._with_backslashes and any(map(_needs_escapes, columns)):
+            self._write_escaped(columns)
+        elif len(columns) == 1 and columns[0].null_count:
             self._write_lines(columns[0])
         else:
             self._writer.write_table(pa.table(columns, schema=self._schema))
@@ -86,15 +99,40 @@ class _CsvWriter:
         """Writes the values of the only column. Readers skip empty lines, so null is written as
         empty quotes, as in Spark.
         """
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        if _is_quoted(column):
             some = column.fill_null(pa.scalar("", pa.string()).cast(column.type))
             self._writer.write_table(pa.table([some], schema=self._schema))
         else:
             texts = column.cast(pa.string()).fill_null('""').to_pylist()
             self._stream.write("".join(f"{text}\n" for text in texts).encode())
 
+    def _write_escaped(self, columns: list[pa.ChunkedArray]) -> None:
+        null = b'""' if len(columns) == 1 else b""  # see _write_lines
+        fields = [_escaped(column).fill_null(null) for column in columns]
+        fields[-1] = pc.binary_join_element_wise(fields[-1], b"\n", b"")
+        lines = pc.binary_join_element_wise(*fields, self._separator.encode())
+        self._stream.write(b"".join(lines.to_pylist()))
+
     def close(self) -> None:
         self._writer.close()
+
+
+def _needs_escapes(column: pa.ChunkedArray) -> bool:
+    return _is_quoted(column) and bool(pc.any(pc.match_substring_regex(column, r'["\\]')).as_py())
+
+
+def _is_quoted(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_binary(column.type))
+
+
+def _escaped(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns the bytes that are written for the values of a column; null for null."""
+    if not _is_quoted(column):
+        return column.cast(pa.string()).cast(pa.binary())
+    value = column.cast(pa.binary())
+    for special in (b"\\", b'"'):
+        value = pc.replace_substring(value, special, b"\\" + special)
+    return pc.binary_join_element_wise(b'"', value, b'"', b"")
 
 
 def _csv_field(field: pa.Field) -> pa.Field:
