@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "xml", "text", "binaryfile")
 WATCH = "500 ms"
 # Options of Spark's file source about when files are read, not how.
 _PACE = ("path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage")
+_POSITIVE = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 _REFUSED = {
     "cleansource": "Firesteel does not remove or move the files that a query has read; do it by"
     " their age, outside of the query",
@@ -90,6 +92,11 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
     for key, reason in _REFUSED.items():
         if (value := by_key.get(key, "off")).lower() != "off":
             raise InvalidProgram(f"the option cleanSource={value!r}: {reason}")
+    for name in _POSITIVE:
+        if not re.fullmatch("0*[1-9][0-9]*", value := by_key.get(name.lower(), "1")):
+            raise InvalidProgram(
+                f"Invalid value '{value}' for option '{name}', must be a positive integer"
+            )
     if "path" not in by_key:
         raise InvalidProgram("the source has no path: pass one to load(...)")
     read: dict[str, Any] = {
