@@ -54,13 +54,15 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that has read rows; `progress` is Spark's JSON. `checkpoint_id` is that of the
-    checkpoint that ended it; None: the end of a finite input.
+    """A batch that has read rows, or the only one of a query that has ended without any; `progress`
+    is Spark's JSON. `checkpoint_id` is that of the checkpoint that ended it; None: the end of a
+    finite input.
     """
 
     number: int
     progress: str
     checkpoint_id: int | None
+    rows: int = 1  # that were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class ProgressReporter:
         self._ids = ids
         self._sources = tuple(sources)
         self._sink = sink
-        self._next_batch = first_batch
+        self._first_batch = self._next_batch = first_batch
         self._last_checkpoint = 0
         self._seen: dict[tuple[str, str], float] = {}  # counters of the last details
         self._since = _Counters()
@@ -123,7 +125,9 @@ class ProgressReporter:
             checkpoint_id, triggered_ms, duration_ms = None, details.end_ms, 0
         else:
             return None
-        if not sum(self._since.source_rows.values()):
+        is_empty = not sum(self._since.source_rows.values())
+        has_ended = details.status is JobStatus.FINISHED
+        if is_empty and not (has_ended and self._next_batch == self._first_batch):
             if now_ms - self._reported_at_ms < IDLE_EVERY_MS:
                 return None
             self._reported_at_ms = now_ms
@@ -212,7 +216,7 @@ class ProgressReporter:
                 else UNKNOWN,
             },
         }
-        return Batch(number, json.dumps(progress), checkpoint_id)
+        return Batch(number, json.dumps(progress), checkpoint_id, total)
 
     def _source(
         self, vertex: Vertex, description: str, interval_s: float, busy_s: float

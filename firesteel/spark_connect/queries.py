@@ -130,7 +130,8 @@ class StreamingQuery:
             with self._lock:
                 news = self._progress.update(details, _now_ms())
             if isinstance(news, Batch):
-                self.started.batch_ended(news.number)
+                if news.rows:
+                    self.started.batch_ended(news.number)
                 self.started.await_rows(news.checkpoint_id)
                 with self._lock:
                     self._progress.publish(news)

@@ -163,6 +163,22 @@ def test_the_rest_of_a_finite_input_is_a_batch(reporter: ProgressReporter) -> No
     assert reporter.status.message == progress.STOPPED
 
 
+def test_a_run_without_rows_has_one_progress(reporter: ProgressReporter) -> None:
+    source = vertex("Source", records_read=0)
+    assert seen(reporter, details(source, checkpoints=1), 2) is None
+    news = reporter.update(details(source, status=JobStatus.FINISHED), START_MS + 3_000)
+    assert isinstance(news, Batch)
+    assert news.rows == 0
+    found = json.loads(news.progress)
+    assert (found["batchId"], found["numInputRows"]) == (7, 0)
+
+
+def test_a_run_with_rows_has_no_progress_of_its_end(reporter: ProgressReporter) -> None:
+    source = vertex("Source", records_read=3)
+    assert seen(reporter, details(source, checkpoints=1), 2) is not None
+    assert seen(reporter, details(source, checkpoints=1, status=JobStatus.FINISHED), 3) is None
+
+
 def test_offsets_of_kafka(reporter: ProgressReporter) -> None:
     def job(offset: int, checkpoints: int) -> JobDetails:
         topic = TopicProgress.of([PartitionProgress("orders", 0, offset, end_offset=50)])
