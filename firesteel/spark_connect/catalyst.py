@@ -31,7 +31,8 @@ class Catalyst:
     def pushed_down(self, plan: Any) -> Any:
         """Returns an analysed plan with its filters where Spark's optimizer puts them: below
         watermarks, which do not see the rows that are filtered, and in the conditions of joins.
-        A filter may turn an outer join into an inner one, which filters more rows.
+        A filter may turn an outer join into an inner one, which filters more rows. IN and EXISTS
+        become joins.
         """
         spark = self.jvm.org.apache.spark.sql.catalyst
         push, outer, infer = (
@@ -40,9 +41,18 @@ class Catalyst:
             spark.optimizer.InferFiltersFromConstraints,
         )
         inline = spark.optimizer.InlineCTE(True, False, False)
-        named = (spark.analysis.EliminateSubqueryAliases, spark.analysis.EliminateView)
+        named = (
+            spark.analysis.EliminateSubqueryAliases,
+            spark.analysis.EliminateView,
+            spark.expressions.EliminatePipeOperators,
+        )
         replaced = (spark.optimizer.ReplaceExpressions, spark.optimizer.RewriteWithExpression)
-        for rule in (inline, *named, *replaced, push, outer, push, infer, push, push):
+        joined = (
+            spark.optimizer.PullupCorrelatedPredicates,
+            spark.optimizer.RewritePredicateSubquery,
+        )
+        pushed = (push, outer, push, infer, push, push)
+        for rule in (inline, *named, *replaced, *pushed, *joined):
             plan = rule.apply(plan)
         return plan
 

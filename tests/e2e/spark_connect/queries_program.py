@@ -34,6 +34,7 @@ SCHEMA = (
 flights = spark.readStream.schema(SCHEMA).json(FLIGHTS)
 timed = flights.withWatermark("time", DELAY)
 flights.createOrReplaceTempView("flights")
+spark.read.schema(SCHEMA).json(FLIGHTS).where("distance > 2500").createOrReplaceTempView("far")
 airlines = spark.createDataFrame(carriers, "carrier STRING, name STRING")
 
 
@@ -118,6 +119,17 @@ QUERIES = {
             SELECT carrier, explode(array(origin, dest)) AS airport,
                    CASE WHEN distance > 1000 THEN 'far' ELSE 'near' END AS how_far
             FROM late
+            """
+        ),
+        "subqueries": spark.sql(
+            """
+            FROM flights
+            |> WHERE dest IN (SELECT dest FROM far) AND flight % 10 = 1
+            |> WHERE NOT EXISTS (
+                SELECT 1 FROM far WHERE far.tailnum = flights.tailnum AND origin = 'EWR'
+            )
+            |> WHERE carrier NOT IN (SELECT carrier FROM far WHERE carrier = 'DL')
+            |> SELECT time, flight, dest
             """
         ),
         "union": flights.where("carrier = 'HA'")

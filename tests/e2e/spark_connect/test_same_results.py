@@ -28,7 +28,8 @@ KEYS = {
 COMPLETE = ("top", "all", "having", "planes")
 NAMES = (
     *("files", "rows_of_parquet", "stored_metadata"),
-    *("rows", "sql", "union", "pandas", "tumbling", "sliding", "sessions", "unique"),
+    *("rows", "sql", "subqueries", "union", "pandas"),
+    *("tumbling", "times", "sliding", "sessions", "unique"),
     *(
         "unique_near",
         "static",
