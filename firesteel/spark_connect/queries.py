@@ -464,8 +464,12 @@ def _process_available(query: StreamingQuery) -> None:
     """Returns once the query has processed what its sources had when this was called."""
     if query.started.process_available is None:
         raise IllegalState(f"{query.shown} does not report when its sources are read")
-    if query.is_active and not query.started.process_available():
-        query.ended.wait()
+    try:
+        if query.is_active and not query.started.process_available():
+            query.ended.wait()
+    except FiresteelError:  # no checkpoint can be taken: perhaps because the query fails
+        if not query.ended.wait(ENDING_S):
+            raise
     if query.failure is not None:
         raise query.failure
 

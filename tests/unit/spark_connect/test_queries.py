@@ -77,6 +77,9 @@ class Starter:
         self.awaited.put(checkpoint_id)
         self.rows_are_there.wait()
 
+    def process_available(self) -> bool:
+        raise FiresteelError("no checkpoint can be taken: a task has failed")
+
     def start(self, session: SessionKey, request: proto.WriteStreamOperationStart) -> StartedQuery:
         if self.refusal is not None:
             raise self.refusal
@@ -90,7 +93,7 @@ class Starter:
             location=self.location,
             await_rows=self.await_rows,
             stop=job.stop,
-            process_available=lambda: True,
+            process_available=self.process_available,
             closed=lambda: self.closed.append(job.job_id),
         )
 
@@ -185,6 +188,25 @@ def test_each_long_wait_has_one_warning(
     tell("", JobStatus.CANCELED)
     client.query(started, await_termination={})
     assert len(client.warnings) == 2
+
+
+def test_processing_fails_with_the_error_of_the_query(client: Client, starter: Starter) -> None:
+    started = client.start("a")
+    (job,) = starter.jobs
+    waiting = client.begin(query_command(started, process_all_available=True))
+    job.tell(JobStatus.FAILED, ErrorInfo(summary="no such number"))
+    with pytest.raises(QueryFailed, match="no such number"):
+        result(waiting)
+
+
+def test_processing_fails_if_a_running_query_takes_no_checkpoint(
+    client: Client, starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "ENDING_S", 0.01)
+    started = client.start("a")
+    with pytest.raises(FiresteelError, match="no checkpoint can be taken"):
+        client.query(started, process_all_available=True)
+    starter.jobs[0].tell(JobStatus.CANCELED)
 
 
 def test_a_name_is_unique_among_the_active_queries_of_a_session(
