@@ -47,7 +47,7 @@ class SparkConnectProcess:
     async def _run(self) -> None:
         backoff = Backoff(0.5, 30.0)
         while True:
-            await self._port_is_free()
+            await self._await_port()
             started_s = time.monotonic()
             try:
                 await self._serve()
@@ -57,7 +57,7 @@ class SparkConnectProcess:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
 
-    async def _port_is_free(self) -> None:
+    async def _await_port(self) -> None:
         waits = False
         while (listener := listen(self._host, [self._port])) is None:
             if not waits:
