@@ -5,6 +5,7 @@ cancellations reach it, and other calls reach the leader.
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -215,6 +216,32 @@ def test_a_job_that_is_not_cancelled_is_not_awaited(
         batches.close()
     batches.close()
     assert dispatcher.cancelled == [JOB]
+
+
+@pytest.mark.parametrize("stream", [*STREAMS, "cancellation"])
+def test_calls_after_an_interrupted_one_have_another_channel(stream: str) -> None:
+    """The exception of a signal may leave locks of the channel taken."""
+    ended = threading.Event()
+    main = threading.get_ident()
+
+    class Interrupting(Away):
+        def _unless_away(self, context: Any) -> None:
+            if not ended.is_set():
+                signal.pthread_kill(main, signal.SIGINT)
+                ended.wait()
+
+    dispatcher = Interrupting(0, grpc.StatusCode.OK)
+    with serving(dispatcher) as address, Client(address) as client:
+        before = client._connection._channel
+        with pytest.raises(KeyboardInterrupt):
+            if stream in STREAMS:
+                list(STREAMS[stream](client))
+            else:
+                client.cancel(JOB)
+        assert client._connection._channel is not before
+        ended.set()
+        client.cancel(JOB)
+        assert client.wait(JOB).status is JobStatus.FINISHED
 
 
 class Elected:
