@@ -164,15 +164,14 @@ class Client:
         away_since: float | None = None
         while True:
             try:
-                with self._connection.renewed_if_interrupted():
-                    for message in self._dispatcher.WatchJob(
-                        job_master_pb2.JobDetailsRequest(job_id=job_id)
-                    ):
-                        away_since = None
-                        details = JOB_DETAILS.decode(message)
-                        yield details
-                        if details.status.globally_terminal:
-                            return
+                for message in self._dispatcher.WatchJob(
+                    job_master_pb2.JobDetailsRequest(job_id=job_id)
+                ):
+                    away_since = None
+                    details = JOB_DETAILS.decode(message)
+                    yield details
+                    if details.status.globally_terminal:
+                        return
             except grpc.RpcError as error:
                 away_since = self._away_since(error, away_since)
             time.sleep(RECONNECT_PAUSE_S)
@@ -397,15 +396,14 @@ class Client:
                 job_id=job_id, operator_id=operator_id, offset=offset, generation=generation
             )
             try:
-                with self._connection.renewed_if_interrupted():
-                    call = self._dispatcher.FetchResults(request)
-                    if _answers(call):
-                        away_since = None
-                    for chunk in call:
-                        away_since = None
-                        generation, offset = chunk.generation, chunk.index + 1
-                        yield chunk
-                    return
+                call = self._dispatcher.FetchResults(request)
+                if _answers(call):
+                    away_since = None
+                for chunk in call:
+                    away_since = None
+                    generation, offset = chunk.generation, chunk.index + 1
+                    yield chunk
+                return
             except grpc.RpcError as error:
                 away_since = self._away_since(error, away_since)
                 time.sleep(RECONNECT_PAUSE_S)
@@ -453,19 +451,18 @@ class Client:
         away_since: float | None = None
         while True:
             try:
-                with self._connection.renewed_if_interrupted():
-                    call = self._dispatcher.FetchLogs(request)
-                    if _answers(call):
-                        away_since = None
-                    for message in call:
-                        away_since = None
-                        if message.lines:
-                            request.after_us = max(request.after_us, message.lines[-1].time_us)
-                        lines = list(map(LINE.decode, message.lines))
-                        lines += (LogLine(text=notice) for notice in message.notices)
-                        if lines:
-                            yield lines
-                    return
+                call = self._dispatcher.FetchLogs(request)
+                if _answers(call):
+                    away_since = None
+                for message in call:
+                    away_since = None
+                    if message.lines:
+                        request.after_us = max(request.after_us, message.lines[-1].time_us)
+                    lines = list(map(LINE.decode, message.lines))
+                    lines += (LogLine(text=notice) for notice in message.notices)
+                    if lines:
+                        yield lines
+                return
             except grpc.RpcError as error:
                 away_since = self._away_since(error, away_since)
             away = "the Dispatcher was away for a moment; lines may come twice"
@@ -683,8 +680,7 @@ class Client:
         doubtful = False
         while True:
             try:
-                with self._connection.renewed_if_interrupted():
-                    return call()
+                return call()
             except grpc.RpcError as error:
                 doubtful |= reason_of(error) not in _NOTHING_DONE
                 try:
@@ -713,8 +709,7 @@ class Client:
         away_since: float | None = None
         while True:
             try:
-                with self._connection.renewed_if_interrupted():
-                    return call()
+                return call()
             except grpc.RpcError as error:
                 if reason_of(error) not in _NOTHING_DONE or not self._waits(error, False):
                     raise

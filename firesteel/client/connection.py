@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -60,7 +59,6 @@ class Connection:
         self._finder: Finder | None = None
         self._forwards: PortForwards | None = None  # to masters in pods
         self._unreachable = False  # what elects the leader
-        self._abandoned: list[grpc.Channel] = []
         self.closed = False
         self.stub: Any = None
         self.access: Any = None
@@ -116,22 +114,6 @@ class Connection:
             self._close_channel()
             self._leader, self._channel = leader, self._open(leader.address)
             self._serve(self._channel)
-
-    @contextlib.contextmanager
-    def renewed_if_interrupted(self) -> Iterator[None]:
-        """Opens another channel if the exception of a signal leaves the block. Raised inside gRPC,
-        such an exception may leave a lock of the channel taken, for which later calls would wait
-        forever.
-        """
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            if self._channel is not None and not self.closed:
-                self._abandoned.append(self._channel)  # closing it may need the lock
-                address = self.address if self._leader is None else self._leader.address
-                self._channel = self._open(address)
-                self._serve(self._channel)
-            raise
 
     def close(self) -> None:
         self.closed = True

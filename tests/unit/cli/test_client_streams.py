@@ -218,8 +218,17 @@ def test_a_job_that_is_not_cancelled_is_not_awaited(
     assert dispatcher.cancelled == [JOB]
 
 
-@pytest.mark.parametrize("stream", [*STREAMS, "cancellation"])
-def test_calls_after_an_interrupted_one_have_another_channel(stream: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda client, call=each: list(call(client)) for each in STREAMS.values()),
+        lambda client: client.cancel(JOB),
+    ],
+    ids=[*STREAMS, "cancellation"],
+)
+def test_calls_after_an_interrupted_one_have_another_channel(
+    call: Callable[[Client], Any],
+) -> None:
     """The exception of a signal may leave locks of the channel taken."""
     ended = threading.Event()
     main = threading.get_ident()
@@ -234,10 +243,7 @@ def test_calls_after_an_interrupted_one_have_another_channel(stream: str) -> Non
     with serving(dispatcher) as address, Client(address) as client:
         before = client._connection._channel
         with pytest.raises(KeyboardInterrupt):
-            if stream in STREAMS:
-                list(STREAMS[stream](client))
-            else:
-                client.cancel(JOB)
+            call(client)
         assert client._connection._channel is not before
         ended.set()
         client.cancel(JOB)
