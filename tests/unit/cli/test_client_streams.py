@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -226,25 +227,29 @@ def test_a_job_that_is_not_cancelled_is_not_awaited(
     ],
     ids=[*STREAMS, "cancellation"],
 )
-def test_calls_after_an_interrupted_one_have_another_channel(
-    call: Callable[[Client], Any],
+@pytest.mark.parametrize("delay_us", range(0, 500, 100))
+def test_an_interrupted_call_does_not_block_others(
+    call: Callable[[Client], Any], delay_us: int
 ) -> None:
-    """The exception of a signal may leave locks of the channel taken."""
-    ended = threading.Event()
+    """The exception of a signal may otherwise leave locks of the channel taken."""
     main = threading.get_ident()
+    called, ended = threading.Event(), threading.Event()
 
-    class Interrupting(Away):
+    class Waiting(Away):
         def _unless_away(self, context: Any) -> None:
             if not ended.is_set():
-                signal.pthread_kill(main, signal.SIGINT)
+                called.set()
                 ended.wait()
 
-    dispatcher = Interrupting(0, grpc.StatusCode.OK)
-    with serving(dispatcher) as address, Client(address) as client:
-        before = client._connection._channel
+    def interrupt() -> None:
+        called.wait()
+        time.sleep(delay_us / 1e6)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with serving(Waiting(0, grpc.StatusCode.OK)) as address, Client(address) as client:
+        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             call(client)
-        assert client._connection._channel is not before
         ended.set()
         client.cancel(JOB)
         assert client.wait(JOB).status is JobStatus.FINISHED
