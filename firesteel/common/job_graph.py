@@ -26,6 +26,7 @@ class Partitioner(Enum):
     RESCALE = 2
     HASH = 3
     BROADCAST = 4
+    WATERMARKS = 5  # no rows, to all subtasks
 
     @property
     def pattern(self) -> DistributionPattern:

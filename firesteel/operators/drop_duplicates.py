@@ -25,7 +25,7 @@ class DropDuplicatesSpec(Spec):
     time_shift_us: int = 0  # added to event time: -1 for the (exclusive) end of a window
     within_us: int = 0  # 0: forever
     late_column: str = ""  # a timestamp; empty: no row is late
-    time_is_key: bool = False  # the time of `late_column` is also that of a key column
+    time_is_key: bool = False  # keys expire by a column of theirs, whose time is `late_column`
     expires_after_us: int | None = None  # None: keys are kept forever
 
     uses_pandas = False

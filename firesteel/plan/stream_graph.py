@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from graphlib import TopologicalSorter
 
 from firesteel.common.job_graph import Partitioner, ResultType, Scaling
 from firesteel.common.resources import UNKNOWN, ResourceProfile
@@ -84,7 +85,9 @@ class StreamEdge:
 
 
 class StreamGraph:
-    """All nodes and edges of a program in order of creation, which is topological."""
+    """All nodes and edges of a program. The nodes are in topological order, which is that of their
+    creation, unless `sort` has changed it.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[StreamNode] = []
@@ -108,6 +111,13 @@ class StreamGraph:
 
     def out_edges(self, node: StreamNode) -> Sequence[StreamEdge]:
         return self._out_edges.get(node, ())
+
+    def sort(self) -> None:
+        """Restores the topological order, after an edge was added that contradicts it."""
+        order = TopologicalSorter[StreamNode]()
+        for node in self.nodes:
+            order.add(node, *(edge.source for edge in self.in_edges(node)))
+        self.nodes = list(order.static_order())
 
     def ends(self) -> list[StreamNode]:
         """Returns the nodes whose rows no other node reads."""

@@ -49,6 +49,7 @@ from firesteel.spark_connect.catalyst import (
 from firesteel.spark_connect.conditions import Between, Condition, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.names import Names, repeated
+from firesteel.spark_connect.shared_watermarks import share_watermarks
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
 from firesteel.spark_connect.time_windows import TimeWindow, time_window
@@ -87,13 +88,6 @@ _HOW: dict[str, How] = {
 _TIME_OF_WATERMARK = "time_of_watermark"
 # Columns of the two sides of a join: whether a row meets the conditions that refer to its side.
 _CONDITION = ("condition_left", "condition_right")
-# Nodes whose state ends by the watermark.
-_TIMED_STATE = frozenset(
-    (
-        *("Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"),
-        *("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark"),
-    )
-)
 # Nodes that need all rows: allowed above the aggregate of a query in complete mode.
 _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window"))
 
@@ -105,8 +99,7 @@ class PlannedStream:
     `per_batch` is the part of the query that needs all rows of a batch, such as the order of a
     complete result: the sink applies it. If `schema` has names that differ in their case at most,
     the columns have other names, in the same order (`is_renamed`): the sink restores those of
-    `schema`. `watermarks_differ`: rows are late by the watermark of one of several inputs, where
-    Spark takes the one of all inputs.
+    `schema`.
     """
 
     environment: Environment
@@ -114,7 +107,6 @@ class PlannedStream:
     schema: StructType  # of the query, after `per_batch`
     per_batch: Callable[[DataFrame], DataFrame] | None = None
     is_renamed: bool = False
-    watermarks_differ: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,13 +232,13 @@ class Planner:
             flow = self._cut(flow)
             whole = above(catalyst.leaf(flow.attributes))
             per_batch = catalyst.stretch(self._uniquely_named(whole) if repeats else whole)
+        share_watermarks(self._environment._program.graph)
         return PlannedStream(
             environment=self._environment,
             stream=flow.stream,
             schema=schema,
             per_batch=per_batch,
             is_renamed=repeats,
-            watermarks_differ=_watermarks_differ(plan),
         )
 
     def _unique(self, flow: _Flow) -> _Flow:
@@ -391,7 +383,7 @@ class Planner:
         spec = DropDuplicatesSpec(
             key_columns=columns,
             late_column=late,
-            time_is_key=bool(timed and in_keys),
+            time_is_key=bool(timed and in_keys and not within),
             expires_after_us=expires_after_us,
         )
         title = f"DropDuplicates({', '.join(key.name() for key in keys)})"
@@ -980,17 +972,6 @@ def _is_attribute(expression: Any) -> bool:
 
 def _has(plan: Any, name: str) -> bool:
     return kind(plan) == name or any(_has(child, name) for child in children(plan))
-
-
-def _watermarks_differ(plan: Any) -> bool:
-    """Whether an input of a join or union has state that ends by its own watermark, while another
-    input has another one.
-    """
-    below = children(plan)
-    timed = [each for each in below if _has(each, "EventTimeWatermark")]
-    if len(timed) > 1 and any(_has(each, name) for each in timed for name in _TIMED_STATE):
-        return True
-    return any(map(_watermarks_differ, below))
 
 
 def _row_count(catalyst: Catalyst) -> Any:

@@ -59,6 +59,7 @@ FILES = ("csv", "json", "orc", "parquet", "text")
 # The options of file formats that FileSink has, and those that would change what it writes.
 _FILE_OPTIONS = {
     "csv": ("header", "sep", "delimiter"),
+    "json": ("ignorenullfields",),
     "orc": ("compression",),
     "parquet": ("compression",),
 }
@@ -66,7 +67,7 @@ _UNSUPPORTED_FILE_OPTIONS = frozenset(
     {
         *("charset", "chartoescapequoteescaping", "codec", "compression", "dateformat"),
         *("emptyvalue", "encoding", "escape", "escapequotes", "ignoreleadingwhitespace"),
-        *("ignorenullfields", "ignoretrailingwhitespace", "linesep", "nullvalue", "quote"),
+        *("ignoretrailingwhitespace", "linesep", "nullvalue", "quote"),
         *("quoteall", "timestampformat", "timestampntzformat"),
     }
 )
@@ -349,6 +350,8 @@ def _files(
     given = {name: value for name, value in options.items() if name in own}
     if format == "csv":
         given |= {"header": given.get("header", "false"), "escape": "\\"}  # as Spark's writer
+    if format == "json":
+        given = {"ignoreNullFields": given.get("ignorenullfields", "true")}
     partition_by = tuple(request.partitioning_column_names)
     try:
         sink = FileSink(path, format=format, options=given, partition_by=partition_by)

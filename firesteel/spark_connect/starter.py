@@ -166,7 +166,7 @@ class JobStarter:
                 **location.configuration(),
             },
         )
-        for warning in (*_growing_joins(planned), *_watermarks(planned)):
+        for warning in _growing_joins(planned):
             self._warn(warning)
         program = planned.environment._program
         if (positions := location.imported()) is not None:
@@ -283,16 +283,6 @@ def _growing_joins(planned: PlannedStream) -> Iterator[str]:
                 " not bound the distance of their event times: call withWatermark on both streams,"
                 " and add a condition such as b.time BETWEEN a.time AND a.time + INTERVAL 1 HOUR"
             )
-
-
-def _watermarks(planned: PlannedStream) -> Iterator[str]:
-    """Yields a warning about watermarks that differ from those of Spark."""
-    if planned.watermarks_differ:
-        yield (
-            "the query groups or deduplicates an input before it is joined or united with another"
-            " one that also has a watermark: rows are late by the watermark of that input alone,"
-            " and by the lowest watermark of all inputs in Spark, so results may differ"
-        )
 
 
 def _is_limited(planned: PlannedStream) -> bool:

@@ -19,7 +19,7 @@ from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.error_report import summary_of
 from firesteel.common.ids import OperatorId, VertexId
-from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
 from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
@@ -218,7 +218,7 @@ class _Analysis:
                 output = replace(output, frame=None)  # a Spark plan ends there
             producers.append(output)
         for edge in self._in_edges[vertex.vertex_id, index]:
-            if edge.target_input == number:
+            if edge.target_input == number and edge.partitioner is not Partitioner.WATERMARKS:
                 output = self.outputs[edge.source_vertex_id][edge.source_operator]
                 # Without its frame, because a Spark plan ends at an edge.
                 producers.append(

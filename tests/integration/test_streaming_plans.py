@@ -15,8 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from firesteel import Environment
+from firesteel.common.job_graph import Partitioner
 from firesteel.errors import InvalidProgram
 from firesteel.operators import (
+    DropDuplicatesSpec,
     EventTimeWatermarkSpec,
     JoinSpec,
     PartialWindowAggregateSpec,
@@ -427,3 +429,34 @@ def test_state_that_grows_forever_is_on_disk(orders: DataFrame, payments: DataFr
     assert _state_backend(bounded, f"{package}.RocksDBStateStoreProvider") == rocksdb
     memory = _state_backend(forever, f"{package}.HDFSBackedStateStoreProvider")
     assert memory == {"state.backend.type": "hashmap"}
+
+
+def test_state_below_a_union_ends_by_the_watermarks_of_all_inputs(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    one = orders.groupBy(F.window("at", "1 hour")).count()
+    other = payments.dropDuplicates(["order", "paid"]).select(F.window("paid", "1 hour"), "order")
+    graph = planned(one.union(other)).environment._program.graph
+    assert all(graph.nodes.index(e.source) < graph.nodes.index(e.target) for e in graph.edges)
+    shared = [edge for edge in graph.edges if edge.partitioner is Partitioner.WATERMARKS]
+    assert sorted((edge.source.name, edge.target.name) for edge in shared) == [
+        ("Watermark(at)", "DropDuplicates(order, paid)"),
+        ("Watermark(paid)", "Aggregate(window)"),
+    ]
+
+
+def test_state_above_a_join_has_the_watermarks_of_all_inputs(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    joined = orders.join(payments, F.expr(f"id = order AND {NEAR}"))
+    graph = planned(joined.groupBy(F.window("at", "1 hour")).count()).environment._program.graph
+    assert not [edge for edge in graph.edges if edge.partitioner is Partitioner.WATERMARKS]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_keys_without_a_time_are_forgotten_only_within_a_watermark(
+    orders: DataFrame, within: bool
+) -> None:
+    drop = orders.dropDuplicatesWithinWatermark if within else orders.dropDuplicates
+    (spec,) = (s for s in specs(planned(drop(["id", "at"]))) if isinstance(s, DropDuplicatesSpec))
+    assert (spec.time_is_key, spec.expires_after_us) == ((False, 600e6) if within else (True, 0))

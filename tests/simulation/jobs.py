@@ -21,7 +21,12 @@ MIB = 2**20
 SLOT = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB)
 SMALL_SLOT = replace(SLOT, heap_bytes=480 * MIB, off_heap_bytes=512 * MIB)
 MOST_ELASTIC = 4  # subtasks of a vertex of a reactive job
-_PARTITIONERS = tuple(p for p in Partitioner if p is not Partitioner.FORWARD)
+_PARTITIONERS = (
+    Partitioner.REBALANCE,
+    Partitioner.RESCALE,
+    Partitioner.HASH,
+    Partitioner.BROADCAST,
+)
 _Coordinator = tuple[str, dict[str, Any]]
 
 

@@ -57,6 +57,7 @@ def test_equal_parallelism_connects_one_to_one(subtasks: int) -> None:
         (Partitioner.REBALANCE, DistributionPattern.ALL_TO_ALL),
         (Partitioner.HASH, DistributionPattern.ALL_TO_ALL),
         (Partitioner.BROADCAST, DistributionPattern.ALL_TO_ALL),
+        (Partitioner.WATERMARKS, DistributionPattern.ALL_TO_ALL),
     ],
 )
 def test_which_partitioners_need_every_consumer(

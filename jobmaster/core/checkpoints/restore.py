@@ -109,7 +109,7 @@ def _redistributed(
                 found = [(*handles, handle) for handles in found]
             case Partitioner.REBALANCE | Partitioner.RESCALE:
                 found[n % parallelism] = (*found[n % parallelism], handle)
-            case Partitioner.FORWARD | Partitioner.BROADCAST:
+            case Partitioner.FORWARD | Partitioner.BROADCAST | Partitioner.WATERMARKS:
                 raise ValueError(f"{handle} cannot move, and check_fits has not refused it")
             case _:
                 assert_never(handle.partitioner)

@@ -44,7 +44,9 @@ _S = ExecutionState
 _ON_ITS_WAY = (_S.SCHEDULED, _S.DEPLOYING)
 _BEGUN = tuple(state for state in _S if state is not _S.CREATED)
 # The consumer of a row depends on the row alone, or the row goes to all consumers.
-_DETERMINISTIC = frozenset({Partitioner.HASH, Partitioner.BROADCAST, Partitioner.FORWARD})
+_DETERMINISTIC = frozenset(
+    {Partitioner.HASH, Partitioner.BROADCAST, Partitioner.FORWARD, Partitioner.WATERMARKS}
+)
 
 
 @dataclass(frozen=True, slots=True)

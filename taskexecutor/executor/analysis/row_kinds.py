@@ -142,7 +142,7 @@ def behind(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> Updating | 
             found = Spread(spread)
         case Partitioner.HASH:
             found = Spread(f"key_by({', '.join(edge.key_columns)})", edge.key_columns)
-        case Partitioner.FORWARD | Partitioner.BROADCAST:
+        case Partitioner.FORWARD | Partitioner.BROADCAST | Partitioner.WATERMARKS:
             return output.updating
     return replace(output.updating, spread=(*output.updating.spread, found))
 

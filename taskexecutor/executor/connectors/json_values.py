@@ -14,12 +14,16 @@ import pyarrow as pa
 Form = Callable[[Any], Any]
 
 
-def json_form(kind: pa.DataType) -> Form | None:
+def json_form(kind: pa.DataType, *, omits_nulls: bool = False) -> Form | None:
     """Returns a conversion of the type's Python values, other than None, to JSON values; None if no
-    conversion is needed.
+    conversion is needed. With `omits_nulls`, objects lack the fields of structs that are null.
     """
+
+    def form_of(part: pa.DataType) -> Form | None:
+        return json_form(part, omits_nulls=omits_nulls)
+
     if pa.types.is_dictionary(kind):
-        return json_form(kind.value_type)
+        return form_of(kind.value_type)
     if (
         pa.types.is_boolean(kind)
         or pa.types.is_integer(kind)
@@ -38,18 +42,22 @@ def json_form(kind: pa.DataType) -> Form | None:
     if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         return lambda value: value.isoformat()
     if pa.types.is_map(kind):
-        keys, values = json_form(kind.key_type), or_none(json_form(kind.item_type))
+        keys, values = form_of(kind.key_type), or_none(form_of(kind.item_type))
         return lambda pairs: {
             str(keys(key) if keys else key): values(value) for key, value in pairs
         }
     if pa.types.is_struct(kind):
         parts = {
-            kind.field(index).name: or_none(json_form(kind.field(index).type))
+            kind.field(index).name: or_none(form_of(kind.field(index).type))
             for index in range(kind.num_fields)
         }
-        return lambda value: {name: form(value[name]) for name, form in parts.items()}
+        return lambda value: {
+            name: form(value[name])
+            for name, form in parts.items()
+            if not omits_nulls or value[name] is not None
+        }
     if pa.types.is_nested(kind):
-        items = or_none(json_form(kind.value_type))
+        items = or_none(form_of(kind.value_type))
         return lambda value: [items(item) for item in value]
     return str  # decimals, which JSON numbers could truncate
 

@@ -23,6 +23,9 @@ class Query:
     sink: str
 
 
+SIDES = 10_000  # the first seed of queries whose inputs have state before they meet
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Stream:
     """A query so far. `columns` are names and kinds; `time` is the column with the watermark."""
@@ -49,6 +52,8 @@ def query(seed: int) -> Query:
     kind = draw.choice(
         ("rows", "distinct", "group", "group", "group", "session", "join", "join", "union", "twice")
     )
+    if seed >= SIDES:
+        return _of_sides(draw, seed)
     if kind != "rows" and (kind in ("join", "twice", "session") or draw.random() < 0.75):
         stream = _watermark(draw, stream)
         stream = _row_steps(draw, stream, draw.randint(0, 1))
@@ -72,6 +77,31 @@ def query(seed: int) -> Query:
         stream = stream.then(f".orderBy({_names(list(stream.columns))}).limit(5)")
     sink = "files" if mode == "append" and draw.random() < 0.3 else "batches"
     return Query(seed=seed, text=stream.text, mode=mode, sink=sink)
+
+
+def _of_sides(draw: random.Random, seed: int) -> Query:
+    """Returns a join or a union of two streams with watermarks, one of which has state before."""
+    steps = [
+        ("", COLUMNS),
+        ('.dropDuplicates(["k", "at"]).select("k", "at")', {"k": "string", "at": "time"}),
+        (
+            '.dropDuplicatesWithinWatermark(["k", "at"]).select("k", "at")',
+            {"k": "string", "at": "time"},
+        ),
+        (
+            '.groupBy("k", F.window("at", "1 hour")).agg(F.expr("sum(n)").alias("n"))'
+            '.select("k", "n", F.window_time("window").alias("at"))',
+            {"k": "string", "n": "long", "at": "time"},
+        ),
+    ]
+    left, right = draw.choice([(a, b) for a in range(4) for b in range(4) if a or b])
+    first, second = (
+        _watermark(draw, _source(draw, name)).then(*steps[step])
+        for name, step in (("a", left), ("b", right))
+    )
+    step = draw.choice((_union, _union, _stream_join))
+    stream = step(draw, first, second)
+    return Query(seed=seed, text=stream.text, mode="append", sink=draw.choice(("files", "batches")))
 
 
 def _mode(draw: random.Random, stream: _Stream) -> str:
@@ -271,10 +301,11 @@ def _aggregate(draw: random.Random, stream: _Stream, number: int) -> tuple[str, 
     return f'F.expr("{text}").alias("x{number}")', kind
 
 
-def _union(draw: random.Random, stream: _Stream) -> _Stream:
-    other = _row_steps(draw, _source(draw, draw.choice("ab")), draw.randint(0, 1))
-    if stream.time or draw.random() < 0.1:
-        other = _watermark(draw, other)
+def _union(draw: random.Random, stream: _Stream, other: _Stream | None = None) -> _Stream:
+    if other is None:
+        other = _row_steps(draw, _source(draw, draw.choice("ab")), draw.randint(0, 1))
+        if stream.time or draw.random() < 0.1:
+            other = _watermark(draw, other)
     shared = [n for n, kind in stream.columns.items() if other.columns.get(n) == kind]
     if not shared:
         return stream
@@ -285,8 +316,9 @@ def _union(draw: random.Random, stream: _Stream) -> _Stream:
     return replace(stream.then(text, columns), time=time)
 
 
-def _stream_join(draw: random.Random, stream: _Stream) -> _Stream:
-    other = _watermark(draw, _row_steps(draw, _source(draw, "b"), draw.randint(0, 1)))
+def _stream_join(draw: random.Random, stream: _Stream, other: _Stream | None = None) -> _Stream:
+    if other is None:
+        other = _watermark(draw, _row_steps(draw, _source(draw, "b"), draw.randint(0, 1)))
     if stream.columns.get("k") != "string" or other.columns.get("k") != "string":
         return stream
     renamed = {f"{name}2": kind for name, kind in other.columns.items()}

@@ -172,6 +172,15 @@ QUERIES = {
         )
         .groupBy(F.window("time", "1 day"), "origin")
         .count(),
+        # The windows of both are complete at the lower watermark.
+        "united_windows": timed.groupBy(F.window("time", "1 day"))
+        .count()
+        .union(
+            flights.where("time < '2013-01-10'")
+            .withWatermark("time", DELAY)
+            .groupBy(F.window("time", "1 day"))
+            .count()
+        ),
         "left_join": departures.join(others, near, "left").select("tailnum", "left_at", "next_at"),
         "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
     },

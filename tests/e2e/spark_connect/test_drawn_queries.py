@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import ROOT, Session, firesteel
-from tests.e2e.spark_connect.drawn_queries import query
+from tests.e2e.spark_connect.drawn_queries import SIDES, query
 from tests.long import long_after
 
 PROGRAM = Path(__file__).with_name("drawn_program.py")
@@ -24,6 +24,10 @@ DRAWN = [
     (0, range(QUERIES // 2)),
     (0, range(QUERIES // 2, QUERIES)),
     *((first, range(first, first + QUERIES)) for first in range(QUERIES, 20 * QUERIES, QUERIES)),
+    *(
+        (first, range(first, first + QUERIES))
+        for first in range(SIDES, SIDES + 10 * QUERIES, QUERIES)
+    ),
 ]
 AT_A_TIME = 2
 RUN_S = 1_500.0

@@ -91,6 +91,11 @@ def test_broadcast_gives_everybody_everything() -> None:
         )
 
 
+def test_an_edge_for_watermarks_reaches_everybody_with_no_rows() -> None:
+    router = routing(Partitioner.WATERMARKS)
+    assert (router.targets, list(router.route(numbers(5)))) == ((0, 1, 2), [])
+
+
 @given(st.lists(st.integers(-50, 50), max_size=200), st.integers(1, 130), st.integers(1, 40))
 def test_hash_sends_each_row_once_to_its_groups_owner_in_order(
     keys: list[int], consumers: int, batch_rows: int
@@ -177,7 +182,9 @@ def test_cut_keeps_everything_and_the_limit(rows: int, batch_rows: int) -> None:
     assert pa.concat_batches(pieces).equals(numbers(rows))
 
 
-@pytest.mark.parametrize("partitioner", Partitioner)
+@pytest.mark.parametrize(
+    "partitioner", [each for each in Partitioner if each is not Partitioner.WATERMARKS]
+)
 def test_an_empty_batch_and_one_without_columns_are_routed(partitioner: Partitioner) -> None:
     router = routing(partitioner, keys=("n",))
     assert next(router.route(numbers(0)))[1].num_rows == 0

@@ -231,6 +231,25 @@ def test_csv_and_json(tmp_path: Path) -> None:
     }
 
 
+def test_json_may_omit_null_fields(tmp_path: Path) -> None:
+    inner = pa.struct({"x": pa.int64(), "y": pa.string()})
+    rows = [
+        {"a": None, "s": {"x": None, "y": "z"}, "l": [None, {"x": 1, "y": None}], "m": None},
+        {"a": 1, "s": None, "l": None, "m": [("k", None)]},
+    ]
+    kinds = {"a": pa.int64(), "s": inner, "l": pa.list_(inner), "m": pa.map_(pa.string(), inner)}
+    batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(kinds))
+    sink = FileSink(str(tmp_path), format="json", options={"ignoreNullFields": "true"})
+    harness = OperatorHarness(writing(sink), [batch.schema]).open()
+    harness.process(batch)
+    harness.end()
+    (part,) = visible(tmp_path)
+    assert [json.loads(line) for line in part.read_text().splitlines()] == [
+        {"s": {"y": "z"}, "l": [None, {"x": 1}]},
+        {"a": 1, "m": {"k": None}},
+    ]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_a_file_that_is_large_enough_is_completed(tmp_path: Path, kind: str) -> None:
     sink = FileSink(str(tmp_path), format=kind, rolling_size="20k")
@@ -338,7 +357,11 @@ def test_options_that_make_no_sense_are_found_before_data_flows(tmp_path: Path) 
             {"compresion": "zstd"},
             "format parquet has no option 'compresion'; it has: compression",
         ),
-        ("json", {"header": "true"}, "format json has no option 'header'; it has none"),
+        (
+            "json",
+            {"header": "true"},
+            "format json has no option 'header'; it has: ignoreNullFields",
+        ),
     ):
         with pytest.raises(FiresteelError, match=message):
             check(format, **options)

@@ -76,6 +76,10 @@ def test_files_are_the_default_format_and_are_written_append_only() -> None:
     assert csv == FileSink(
         "/out", format="csv", options={"sep": ";", "header": "false", "escape": "\\"}
     )
+    for given, omits in (({}, "true"), ({"ignoreNullFields": "false"}, "false")):
+        written_json = checked(written("json", path="/out", **given)).sink("")
+        expected = FileSink("/out", format="json", options={"ignoreNullFields": omits})
+        assert written_json == expected
     with pytest.raises(Refused, match="Update.*not supported in Data Source json") as refused:
         checked(written("json", path="/out", output_mode="update"))
     assert refused.value.condition == "STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE"

@@ -25,7 +25,7 @@ _OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of allowed values
         "delimiter": _ONE_CHARACTER,
         "escape": r'"|\\',
     },
-    "json": {},
+    "json": {"ignoreNullFields": "true|false"},
     "orc": {"compression": _ORC_CODECS},
     "parquet": {"compression": _CODECS},
     "text": {},
@@ -160,10 +160,11 @@ class _JsonWriter:
 
     def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
         self._stream = stream
+        self._omits_nulls = options.get("ignoreNullFields", "false").lower() == "true"
         self._forms = {
             field.name: form
             for field in first.schema
-            if (form := json_form(field.type)) is not None
+            if (form := json_form(field.type, omits_nulls=self._omits_nulls)) is not None
         }
 
     def suits(self, table: pa.Table) -> bool:
@@ -174,6 +175,8 @@ class _JsonWriter:
             for name, form in self._forms.items():
                 if row[name] is not None:
                     row[name] = form(row[name])
+            if self._omits_nulls:
+                row = {name: value for name, value in row.items() if value is not None}
             self._stream.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None: ...

@@ -59,6 +59,8 @@ def make_routing(
                 key_columns=key_columns,
                 batch_rows=batch_rows,
             )
+        case Partitioner.WATERMARKS:
+            return NoRows(range(consumers))
         case _:
             assert_never(partitioner)
 
@@ -121,6 +123,18 @@ class Broadcast:
         for piece in cut(batch, self._batch_rows):
             for index in range(len(self.targets)):
                 yield index, piece
+
+
+class NoRows:
+    """Sends no rows: its consumers need only what is not a row, such as watermarks and barriers."""
+
+    __slots__ = ("targets",)
+
+    def __init__(self, targets: Sequence[int]) -> None:
+        self.targets = tuple(targets)
+
+    def route(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        return iter(())
 
 
 class HashRouting:
