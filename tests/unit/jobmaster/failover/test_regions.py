@@ -24,7 +24,7 @@ from jobmaster.core.failover.regions import (
 from tests.job_master import edge, vertex
 
 PIPELINED, BLOCKING = ResultType.PIPELINED, ResultType.BLOCKING
-FORWARD, REBALANCE, RESCALE, HASH, BROADCAST = Partitioner
+FORWARD, REBALANCE, RESCALE, HASH, BROADCAST, WATERMARKS = Partitioner
 S = ExecutionState
 Edge = tuple[str, str, Partitioner, ResultType]
 Name = tuple[str, int]
@@ -104,7 +104,7 @@ def test_a_failed_tasks_region_restarts_and_reads_cached_results(
     assert restarted(graph, TaskFailed(subtask(graph, "c", 1))) == [("c", 1)]
 
 
-@pytest.mark.parametrize("partitioner", [HASH, BROADCAST])
+@pytest.mark.parametrize("partitioner", [HASH, BROADCAST, WATERMARKS])
 def test_a_result_that_cannot_be_read_restarts_its_producers_too(partitioner: Partitioner) -> None:
     graph = spec_graph(partitioner)
     failure = PartitionUnreadable(subtask(graph, "c", 1), partition(graph, 1, 0))
@@ -262,7 +262,7 @@ def reference(graph: ExecutionGraph, failure: Failure) -> set[Name]:
                 continue
             if name_of(consumer) in found and (result.edge.result_id, p) in lost:
                 found.add(name_of(producer))
-            deterministic = result.edge.partitioner in (HASH, BROADCAST, FORWARD)
+            deterministic = result.edge.partitioner in (HASH, BROADCAST, FORWARD, WATERMARKS)
             begun = consumer.current.state is not S.CREATED
             on_its_way = consumer.current.state is S.SCHEDULED
             if name_of(producer) in found and (on_its_way or (begun and not deterministic)):
