@@ -50,7 +50,7 @@ def _called(call: Callable[[], Any]) -> Any:
 
 
 class _Stream(Iterator[Any]):
-    """A call whose answers a thread reads one by one, when they are asked for."""
+    """A call whose answers a thread reads one by one, on request."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._requests: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()

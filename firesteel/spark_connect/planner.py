@@ -38,6 +38,7 @@ from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.catalyst_plan import alias, items, without_ids
 from firesteel.spark_connect.catalyst import (
+    SCALAR_SUBQUERY,
     Catalyst,
     children,
     delay_ms,
@@ -631,7 +632,13 @@ class Planner:
 
     def _rows(self, static: Any) -> StaticTable:
         """Reads the static side of a join, now and once, as a table of the job."""
-        read = LocalRows(self._static_rows(static))
+        rows = self._static_rows(static)
+        if output(static)[0].name() == SCALAR_SUBQUERY and rows.num_rows > 1:
+            raise InvalidProgram(
+                f"a scalar subquery has {rows.num_rows:,} rows, and one at most is allowed: add an"
+                " aggregate or a LIMIT 1"
+            )
+        read = LocalRows(rows)
         return self._environment.static(read, name="static side", max_size="1 gb", allow_empty=True)
 
     def _stream_join(self, plan: Any) -> _Flow:

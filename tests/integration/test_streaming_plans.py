@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from firesteel import Environment
 from firesteel.common.job_graph import Partitioner
@@ -61,14 +63,23 @@ def payments(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.readStream.schema(schema).json(str(tmp_path)).withWatermark("paid", "5 minutes")
 
 
-def planned(query: DataFrame, output_mode: str = "append", batches: bool = False) -> PlannedStream:
+def no_static_side(plan: Any) -> pa.Table:
+    pytest.fail("it has no static side")
+
+
+def planned(
+    query: DataFrame,
+    output_mode: str = "append",
+    batches: bool = False,
+    static_rows: Callable[[Any], pa.Table] = no_static_side,
+) -> PlannedStream:
     planner = Planner(
         query.sparkSession._jvm,
         query.sparkSession._jsparkSession,
         Environment(),
         output_mode=output_mode,
         batches=batches,
-        static_rows=lambda plan: pytest.fail("it has no static side"),
+        static_rows=static_rows,
     )
     return planner.planned(query._jdf.queryExecution().analyzed())
 
@@ -460,3 +471,27 @@ def test_keys_without_a_time_are_forgotten_only_within_a_watermark(
     drop = orders.dropDuplicatesWithinWatermark if within else orders.dropDuplicates
     (spec,) = (s for s in specs(planned(drop(["id", "at"]))) if isinstance(s, DropDuplicatesSpec))
     assert (spec.time_is_key, spec.expires_after_us) == ((False, 600e6) if within else (True, 0))
+
+
+def test_the_value_of_a_subquery_is_joined_to_the_rows(
+    orders: DataFrame, spark: SparkSession
+) -> None:
+    orders.createOrReplaceTempView("orders")
+    spark.createDataFrame([(1, 2.0), (2, 3.0)], "shop INT, price DOUBLE").createOrReplaceTempView(
+        "prices"
+    )
+
+    def plan(query: str, mode: str = "append") -> PlannedStream:
+        return planned(spark.sql(query), mode, static_rows=read)
+
+    def read(rows: Any) -> pa.Table:
+        dataset = spark._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+        return ClassicDataFrame(dataset.ofRows(spark._jsparkSession, rows), spark).toArrow()
+
+    assert plan("SELECT id FROM orders WHERE price > (SELECT max(price) FROM prices)")
+    with pytest.raises(InvalidProgram, match="a scalar subquery has 2 rows, and one at most"):
+        plan("SELECT id, (SELECT price FROM prices) AS p FROM orders")
+    with pytest.raises(
+        InvalidProgram, match=r"in filters and among the columns of select\(\) only"
+    ):
+        plan("SELECT sum(price - (SELECT 1)) FROM orders", "complete")

@@ -132,6 +132,15 @@ QUERIES = {
             |> SELECT time, flight, dest
             """
         ),
+        "scalar_subqueries": spark.sql(
+            """
+            SELECT flight, (SELECT max(distance) FROM far WHERE far.carrier = f.carrier) AS farthest,
+                   distance - (SELECT min(distance) FROM far) AS further,
+                   (SELECT flight FROM far WHERE distance < 0) IS NULL AS none
+            FROM flights AS f
+            WHERE distance + 100 > (SELECT avg(distance) FROM far)
+            """
+        ),
         "union": flights.where("carrier = 'HA'")
         .select("flight", "origin")
         .union(flights.where("carrier = 'OO'").select("flight", "dest")),

@@ -28,7 +28,7 @@ KEYS = {
 COMPLETE = ("top", "all", "having", "planes")
 NAMES = (
     *("files", "rows_of_parquet", "stored_metadata"),
-    *("rows", "sql", "subqueries", "union", "pandas"),
+    *("rows", "sql", "subqueries", "scalar_subqueries", "union", "pandas"),
     *("tumbling", "times", "sliding", "sessions", "unique"),
     *(
         "unique_near",
