@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,26 @@ def test_spark_reads_any_string_from_csv(engine: SparkEngine, tmp_path: Path, co
         writer.close()
     schema = "s STRING, d DOUBLE" if columns == 2 else "s STRING"
     read = engine.session.read.schema(schema).csv(str(tmp_path), header=True)
+    assert read.toArrow().to_pylist() == table.to_pylist()
+
+
+def test_spark_reads_the_first_times_that_orc_may_have(engine: SparkEngine, tmp_path: Path) -> None:
+    times = [
+        datetime(1582, 10, 15),
+        datetime(1900, 1, 1, 1, 2, 3),
+        datetime(1970, 1, 1, 0, 0, 0, 7),
+    ]
+    table = pa.table(
+        {
+            "t": pa.array([*times, None], pa.timestamp("us", "UTC")),
+            "d": pa.array([*map(datetime.date, times), None], pa.date32()),
+        }
+    )
+    with (tmp_path / "part.orc").open("wb") as stream:
+        writer = WRITERS["orc"](stream, table, {})
+        writer.write_table(table)
+        writer.close()
+    read = engine.session.read.orc(str(tmp_path))
     assert read.toArrow().to_pylist() == table.to_pylist()
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import collect_sink
 from taskexecutor.executor.connectors.collect_sink import WINDOW, Collecting
 from taskexecutor.executor.connectors.files import sink as file_sink
+from taskexecutor.executor.connectors.files.formats import WRITERS
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.connectors.sequences.pace import Pace
 from taskexecutor.executor.connectors.sequences.source import SequenceReader
@@ -248,6 +249,35 @@ def test_json_may_omit_null_fields(tmp_path: Path) -> None:
         {"s": {"y": "z"}, "l": [None, {"x": 1}]},
         {"a": 1, "m": {"k": None}},
     ]
+
+
+DAY = date(1582, 10, 14)
+MOMENT = datetime(1955, 6, 1, 1, 2, 3, 7, tzinfo=UTC)
+MOMENTS = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (pa.array([None, DAY]), "1582-10-14"),
+        (pa.array([{"x": DAY}]), "1582-10-14"),
+        (pa.array([[None], None, [DAY]]), "1582-10-14"),
+        (pa.array([[("k", MOMENT)]], pa.map_(pa.string(), MOMENTS)), "1955-06-01 01:02:03.000007"),
+        (pa.array([MOMENT.replace(year=1500, microsecond=0)], MOMENTS), "1500-06-01 01:02:03"),
+    ],
+)
+def test_orc_has_no_times_that_spark_reads_as_others(values: pa.Array, found: str) -> None:
+    table = pa.table({"c": values})
+    writer = WRITERS["orc"](io.BytesIO(), table, {})
+    with pytest.raises(FiresteelError, match=f"column 'c' has {found}.*use parquet"):
+        writer.write_table(table)
+    writer.close()
+
+
+def test_orc_has_no_timestamps_without_a_zone(tmp_path: Path) -> None:
+    runtime = sink_runtime(FileSink(str(tmp_path), format="orc"))
+    with pytest.raises(FiresteelError, match="'t' has timestamps without a time zone"):
+        runtime.analyze(pa.schema({"t": pa.list_(pa.timestamp("us"))}))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from taskexecutor.executor.connectors.files.parquet_writer import ParquetWriter
 from taskexecutor.executor.connectors.json_values import json_form
 
 _ONE_CHARACTER = "."
+_GREGORIAN = date(1582, 10, 15)  # the first day of the calendar
 _CODECS = "none|snappy|gzip|brotli|zstd|lz4"
 _ORC_CODECS = "none|uncompressed|snappy|zlib|zstd|lz4"
 _OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of allowed values
@@ -50,6 +52,9 @@ def check_format(format: str, options: Mapping[str, str], schema: pa.Schema | No
     if format == "csv":
         for field in schema or ():
             _csv_field(field)
+    if format == "orc":
+        for field in schema or ():
+            _check_orc(field.name, field.type)
     if format == "text" and schema is not None:
         _check_text(schema)
 
@@ -183,6 +188,10 @@ class _JsonWriter:
 
 
 class _OrcWriter:
+    """Refuses times that Spark would read as others, or not at all: those of the Julian calendar,
+    and fractions of seconds before 1970.
+    """
+
     def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
         from pyarrow import orc
 
@@ -194,10 +203,48 @@ class _OrcWriter:
         return True
 
     def write_table(self, table: pa.Table) -> None:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            for chunk in column.chunks:
+                _check_orc_times(name, chunk)
         self._writer.write(table)
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _check_orc(name: str, kind: pa.DataType) -> None:
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        raise FiresteelError(
+            f"FileSink orc: column {name!r} has timestamps without a time zone, which Spark does"
+            " not read from such files; cast them to TIMESTAMP, or use parquet"
+        )
+    for index in range(kind.num_fields):
+        _check_orc(name, kind.field(index).type)
+
+
+def _check_orc_times(name: str, values: pa.Array) -> None:
+    kind = values.type
+    if pa.types.is_map(kind):
+        _check_orc_times(name, values.keys)
+        _check_orc_times(name, values.items)
+    elif pa.types.is_struct(kind):
+        for part in values.flatten():
+            _check_orc_times(name, part)
+    elif pa.types.is_nested(kind):
+        _check_orc_times(name, values.flatten())
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        refused = pc.less(values, pa.scalar(_GREGORIAN).cast(kind))
+        if pa.types.is_timestamp(kind):
+            before_1970 = pc.less(values, pa.scalar(0).cast(kind))
+            fraction = pc.not_equal(values, pc.floor_temporal(values, unit="second"))
+            refused = pc.or_(refused, pc.and_(before_1970, fraction))
+        if pc.any(refused).as_py():
+            example = values.filter(refused)[0].as_py()
+            raise FiresteelError(
+                f"FileSink orc: column {name!r} has {example}, which Spark would not read as the"
+                " same from such a file: times before 1582-10-15, and fractions of seconds before"
+                " 1970; use parquet"
+            )
 
 
 class _TextWriter:
