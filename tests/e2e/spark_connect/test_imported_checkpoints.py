@@ -12,6 +12,8 @@ import pyarrow.dataset
 
 from tests.e2e.conftest import WARM_S, Session, firesteel
 from tests.e2e.spark_connect.test_programs import write
+from tests.kafka.broker import Kafka
+from tests.kafka.records import Record, create_topic, produce
 
 PROGRAM = """
     import json, sys
@@ -37,6 +39,30 @@ PROGRAM = """
         if location == "new":
             with open(f"{folder}/in/{run + 3}.json", "w") as file:
                 file.write(json.dumps({"n": run + 3}) + "\\n")
+"""
+
+# What Spark 4.3 writes for a query of the topics A and B, whose batch 0 is complete.
+OF_KAFKA = {
+    "metadata": '{"id":"fe38e723-0cfe-404b-bb40-9af25170fd57"}',
+    "sources/0/0": '\0v1\n{"A":{"0":0,"1":0},"B":{"0":0}}',
+    "offsets/0": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1795904233880,"conf":{}}\n'
+    '{"A":{"0":3,"1":0},"B":{"0":5}}',
+    "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+}
+READS_KAFKA = """
+    import sys
+
+    from pyspark.sql import SparkSession
+
+    servers, topics, folder = sys.argv[1:]
+    spark = SparkSession.builder.getOrCreate()
+    rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    rows = rows.option("subscribe", topics).option("startingOffsets", "latest").load()
+    rows = rows.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS n")
+    writer = rows.writeStream.option("checkpointLocation", f"{folder}/new")
+    query = writer.trigger(availableNow=True).start(f"{folder}/out")
+    query.awaitTermination()
+    print("id", query.id)
 """
 
 
@@ -88,6 +114,32 @@ def test_files_continue_after_the_last_complete_batch(session: Session, tmp_path
         ("rows", "[0, 1, 2, 3, 4]"),
     ]
     assert _rows(tmp_path / "out") == list(range(5))
+
+
+def test_topics_continue_after_the_last_complete_batch(
+    session: Session, kafka: Kafka, tmp_path: Path
+) -> None:
+    """Whatever the program says about where a new query starts."""
+    one, other = create_topic(kafka, partitions=2), create_topic(kafka)
+    for name, text in OF_KAFKA.items():
+        (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path, f"old/{name}", text.replace('"A"', f'"{one}"').replace('"B"', f'"{other}"'))
+    imported = firesteel("import-spark-checkpoint", str(tmp_path / "old"), str(tmp_path / "new"))
+    assert imported.returncode == 0, imported.stderr
+    program = write(tmp_path, "program.py", READS_KAFKA)
+    arguments = (str(program), kafka.bootstrap, f"{one},{other}", str(tmp_path))
+    for first in (0, 12):  # the second run continues from Firesteel's own savepoint
+        for topic, partition, numbers in (
+            (one, 0, range(first, first + 4)),
+            (one, 1, range(first + 4, first + 6)),
+            (other, 0, range(first + 6, first + 12)),
+        ):
+            values = (str(number).encode() for number in numbers)
+            produce(kafka, topic, [Record(value=value, partition=partition) for value in values])
+        done = firesteel("run", "-m", session.address, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "id fe38e723-0cfe-404b-bb40-9af25170fd57" in done.stdout
+        assert _rows(tmp_path / "out") == [3, 4, 5, 11, *range(12, first + 12)]
 
 
 def _rows(folder: Path) -> list[int]:
