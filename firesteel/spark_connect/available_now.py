@@ -33,16 +33,23 @@ def process_available(client: Client, job_id: str) -> int | None:
     """Waits until the sinks of the job have the results of everything that its sources have now.
     Returns the id of a checkpoint that includes it, or None if the job has ended.
 
-    Raises FiresteelError if no checkpoint can be taken.
+    Raises FiresteelError if no checkpoint can be taken of the running job.
     """
-    waiting = AvailableRows()
-    for details in client.watch_job(job_id):
-        if details.status.globally_terminal:
-            return None
-        if waiting.are_read(details):
-            break
-    client.checkpoint(job_id)
-    return client.checkpoint(job_id)  # once it is complete, sinks have processed the one before
+    while True:
+        waiting = AvailableRows()
+        for details in client.watch_job(job_id):
+            if details.status.globally_terminal:
+                return None
+            if waiting.are_read(details):
+                break
+        try:
+            client.checkpoint(job_id)
+            # Once it is complete, sinks have processed the one before.
+            return client.checkpoint(job_id)
+        except FiresteelError:
+            if client.job_details(job_id).status is JobStatus.RUNNING:
+                raise
+            # It restarts, and reads some of the rows again, or it has ended.
 
 
 def has_read_everything(details: JobDetails) -> bool:

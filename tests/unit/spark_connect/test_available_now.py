@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
+import pytest
+
+from firesteel.client.client import Client
 from firesteel.client.job_details import Attempt, JobDetails, Subtask, Vertex
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.task_metrics import TaskMetrics
-from firesteel.spark_connect.available_now import AvailableRows, has_read_everything
+from firesteel.errors import FiresteelError
+from firesteel.spark_connect.available_now import (
+    AvailableRows,
+    has_read_everything,
+    process_available,
+)
 
 RUNNING, FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
 
@@ -75,3 +84,36 @@ def test_a_new_attempt_has_started_with_all_rows() -> None:
 
 def test_a_source_that_has_ended_has_read_everything() -> None:
     assert AvailableRows().are_read(job(vertex(attempt("a", 0, FINISHED))))
+
+
+class Checkpointing:
+    """A client whose first checkpoint fails, after which the job has this status."""
+
+    def __init__(self, after_failure: JobStatus) -> None:
+        self.watched = self.taken = 0
+        self._after_failure = after_failure
+
+    def watch_job(self, job_id: str) -> Iterator[JobDetails]:
+        self.watched += 1
+        if self.watched > 1 and self._after_failure.globally_terminal:
+            yield reads(0, status=self._after_failure)
+        for count in (7, 40, 41, 60, 80):
+            yield reads(count)
+
+    def checkpoint(self, job_id: str) -> int:
+        self.taken += 1
+        if self.taken == 1:
+            raise FiresteelError("the job is no longer running")
+        return self.taken
+
+    def job_details(self, job_id: str) -> JobDetails:
+        return reads(0, status=self._after_failure)
+
+
+def test_rows_are_awaited_again_if_the_job_restarts_before_their_checkpoint() -> None:
+    client = Checkpointing(JobStatus.RESTARTING)
+    assert process_available(cast(Client, client), "j") == 3
+    assert client.watched == 2
+    assert process_available(cast(Client, Checkpointing(JobStatus.FAILED)), "j") is None
+    with pytest.raises(FiresteelError, match="no longer running"):
+        process_available(cast(Client, Checkpointing(JobStatus.RUNNING)), "j")
