@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from firesteel._proto.access_pb2_grpc import AccessStub
 from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
-from firesteel.client.interruptible import make_interruptible
+from firesteel.client.interruptible import interruptible
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.leader import Leader, Office
 from firesteel.common.rpc.bearer import carry_token
@@ -147,13 +147,10 @@ class Connection:
     def _open(self, address: str) -> grpc.Channel:
         local = self.reach(address)
         if self.security is None:
-            opened = channel(local)
-            make_interruptible(opened)
-            return opened
+            return interruptible(channel(local))
         credentials = self.security.channel_credentials(address)
         server_name = "" if local == address else address.rpartition(":")[0].strip("[]")
-        opened = channel(local, credentials, server_name=server_name)
-        make_interruptible(opened)
+        opened = interruptible(channel(local, credentials, server_name=server_name))
         carry_token(opened, self.security.token)
         return opened
 

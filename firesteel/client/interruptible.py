@@ -13,15 +13,17 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
+
 from firesteel.common.rpc.bearer import CALL_KINDS
 
 _END: Any = object()  # of a stream
 _Answers = queue.SimpleQueue[tuple[Any, BaseException | None]]
 
 
-def make_interruptible(channel: Any) -> None:
-    """Makes the calls on a channel of `grpc` interruptible. A call that streams answers can be
-    iterated over and cancelled, and has `initial_metadata()` and `is_active()`.
+def interruptible(channel: grpc.Channel) -> grpc.Channel:
+    """Makes the calls on a channel interruptible, and returns it. A call that streams answers can
+    be iterated over and cancelled, and has `initial_metadata()` and `is_active()`.
     """
 
     def wrapped(kind: str, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,11 +43,15 @@ def make_interruptible(channel: Any) -> None:
 
     for kind in CALL_KINDS:
         setattr(channel, kind, wrapped(kind, getattr(channel, kind)))
+    return channel
 
 
 def _called(call: Callable[[], Any]) -> Any:
     answers: _Answers = queue.SimpleQueue()
-    _start(lambda: _answer(call, answers))
+    try:
+        _start(lambda: _answer(call, answers))
+    except RuntimeError:  # since Python 3.12, functions of `atexit` start no threads
+        return call()
     return _answered(answers)
 
 

@@ -12,7 +12,6 @@ from firesteel.static_table import StaticTable
 
 # The year 148,109. Times of joins are added to it.
 _LAST_US = 2**62
-SCALAR_SUBQUERY = "ScalarSubquery"  # also the name of the column with its value
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
 
@@ -32,10 +31,8 @@ class Catalyst:
     def pushed_down(self, plan: Any) -> Any:
         """Returns an analysed plan with its filters where Spark's optimizer puts them: below
         watermarks, which do not see the rows that are filtered, and in the conditions of joins.
-        A filter may turn an outer join into an inner one, which filters more rows. Subqueries
-        become joins.
-
-        Raises InvalidProgram for a scalar subquery of another node than a filter or a projection.
+        A filter may turn an outer join into an inner one, which filters more rows. IN, EXISTS and
+        correlated subqueries become joins.
         """
         spark = self.jvm.org.apache.spark.sql.catalyst
         push, outer, infer = (
@@ -58,53 +55,6 @@ class Catalyst:
         pushed = (push, outer, push, infer, push, push)
         for rule in (inline, *named, *replaced, *pushed, *joined):
             plan = rule.apply(plan)
-        return self._scalars_joined(plan)
-
-    def _scalars_joined(self, plan: Any) -> Any:
-        """Joins the value of each scalar subquery to the rows that need it."""
-        if not self._has_scalar_subquery(plan):
-            return plan
-        below = [self._scalars_joined(child) for child in children(plan)]
-        plan = plan.withNewChildren(self.seq(below))
-        if not any(map(self._has_scalar_subquery, items(plan.expressions()))):
-            return plan
-        if kind(plan) not in ("Filter", "Project"):
-            raise InvalidProgram(
-                "a scalar subquery of a streaming query is supported in filters and among the"
-                f" columns of select() only:\n{plan.treeString().splitlines()[0][:300]}"
-            )
-        (child,), values = below, list[Any]()
-        if kind(plan) == "Filter":
-            condition = self._with_values(plan.condition(), values)
-            rows = self.logical.Filter(condition, self._with_scalars(child, values))
-            return self.project(output(child), rows)
-        columns = [self._with_values(each, values) for each in items(plan.projectList())]
-        return self.project(columns, self._with_scalars(child, values))
-
-    def _has_scalar_subquery(self, tree: Any) -> bool:
-        patterns = self.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-        return bool(tree.containsPattern(patterns.SCALAR_SUBQUERY()))
-
-    def _with_values(self, expression: Any, values: list[Any]) -> Any:
-        """Returns the expression with columns instead of its scalar subqueries, whose plans are
-        added to `values`.
-        """
-        if kind(expression) == SCALAR_SUBQUERY:
-            plan = expression.plan()
-            value = self.named(output(plan)[0], SCALAR_SUBQUERY)
-            values.append(self.project([value], plan))
-            return output(values[-1])[0].withNullability(True)
-        if not self._has_scalar_subquery(expression):
-            return expression
-        parts = [self._with_values(part, values) for part in children(expression)]
-        return expression.withNewChildren(self.seq(parts))
-
-    def _with_scalars(self, plan: Any, values: Sequence[Any]) -> Any:
-        plans = self.jvm.org.apache.spark.sql.catalyst.plans
-        left_outer = getattr(getattr(plans, "LeftOuter$"), "MODULE$")
-        no_hint = self.logical.JoinHint.NONE()
-        for value in values:
-            plan = self.logical.Join(plan, value, left_outer, nothing(self.jvm), no_hint)
         return plan
 
     def pruned(self, plan: Any) -> Any:

@@ -38,7 +38,6 @@ from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.catalyst_plan import alias, items, without_ids
 from firesteel.spark_connect.catalyst import (
-    SCALAR_SUBQUERY,
     Catalyst,
     children,
     delay_ms,
@@ -50,6 +49,7 @@ from firesteel.spark_connect.catalyst import (
 from firesteel.spark_connect.conditions import Between, Condition, condition_of, conjuncts_of
 from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.names import Names, repeated
+from firesteel.spark_connect.scalar_subqueries import ScalarSubqueries
 from firesteel.spark_connect.shared_watermarks import share_watermarks
 from firesteel.spark_connect.sources import schema_of, source_of
 from firesteel.spark_connect.spark import LocalRows, Spark
@@ -193,6 +193,7 @@ class Planner:
         static_rows: Callable[[Any], pa.Table],
     ) -> None:
         self._catalyst = Catalyst(jvm)
+        self._scalars = ScalarSubqueries(self._catalyst)
         self._names = Names()
         self._jvm = jvm
         self._session = session
@@ -220,7 +221,7 @@ class Planner:
         """
         catalyst = self._catalyst
         self._check(plan)
-        plan = catalyst.pruned(catalyst.pushed_down(plan))
+        plan = catalyst.pruned(self._scalars.joined(catalyst.pushed_down(plan)))
         schema = schema_of(plan.schema())
         repeats = bool(repeated(schema.names))
         below, above = self._split_whole(plan)
@@ -633,11 +634,7 @@ class Planner:
     def _rows(self, static: Any) -> StaticTable:
         """Reads the static side of a join, now and once, as a table of the job."""
         rows = self._static_rows(static)
-        if output(static)[0].name() == SCALAR_SUBQUERY and rows.num_rows > 1:
-            raise InvalidProgram(
-                f"a scalar subquery has {rows.num_rows:,} rows, and one at most is allowed: add an"
-                " aggregate or a LIMIT 1"
-            )
+        self._scalars.check_rows(static, rows)
         read = LocalRows(rows)
         return self._environment.static(read, name="static side", max_size="1 gb", allow_empty=True)
 

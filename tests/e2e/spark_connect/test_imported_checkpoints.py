@@ -41,7 +41,7 @@ PROGRAM = """
                 file.write(json.dumps({"n": run + 3}) + "\\n")
 """
 
-# What Spark 4.3 writes for a query of the topics A and B, whose batch 0 is complete.
+# Spark 4.3 writes these files for a query that reads the topics A and B. Its batch 0 is complete.
 OF_KAFKA = {
     "metadata": '{"id":"fe38e723-0cfe-404b-bb40-9af25170fd57"}',
     "sources/0/0": '\0v1\n{"A":{"0":0,"1":0},"B":{"0":0}}',

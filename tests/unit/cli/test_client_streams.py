@@ -25,7 +25,7 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
-from firesteel.client import client
+from firesteel.client import client, interruptible
 from firesteel.client.client import Client
 from firesteel.client.collected import CollectedBatches
 from firesteel.client.execution import _ask_to_cancel
@@ -252,6 +252,17 @@ def test_an_interrupted_call_does_not_block_others(call: Callable[[Client], Any]
         ended.set()
         client.cancel(JOB)
         assert client.wait(JOB).status is JobStatus.FINISHED
+
+
+def test_calls_need_no_thread_while_the_interpreter_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Python 3.12, functions of `atexit` start none."""
+
+    def refuse(run: Callable[[], None]) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(interruptible, "_start", refuse)
+    with serving(Away(0, grpc.StatusCode.OK)) as address, Client(address) as client:
+        assert client.job_details(JOB).job_id == JOB
 
 
 class Elected:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import orc
 
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
@@ -272,6 +273,15 @@ def test_orc_has_no_times_that_spark_reads_as_others(values: pa.Array, found: st
     with pytest.raises(FiresteelError, match=f"column 'c' has {found}.*use parquet"):
         writer.write_table(table)
     writer.close()
+
+
+def test_orc_has_times_in_nanoseconds() -> None:
+    table = pa.table({"c": pa.array([0, 1, None], pa.timestamp("ns", "UTC"))})
+    stream = io.BytesIO()
+    writer = WRITERS["orc"](stream, table, {})
+    writer.write_table(table)
+    writer.close()
+    assert orc.read_table(pa.BufferReader(stream.getvalue())).num_rows == 3
 
 
 def test_orc_has_no_timestamps_without_a_zone(tmp_path: Path) -> None:

@@ -233,7 +233,9 @@ def _check_orc_times(name: str, values: pa.Array) -> None:
     elif pa.types.is_nested(kind):
         _check_orc_times(name, values.flatten())
     elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        refused = pc.less(values, pa.scalar(_GREGORIAN).cast(kind))
+        # Nanoseconds do not reach back to the first day.
+        days = values.cast(pa.date32(), safe=False)
+        refused = pc.less(days, pa.scalar(_GREGORIAN))
         if pa.types.is_timestamp(kind):
             before_1970 = pc.less(values, pa.scalar(0).cast(kind))
             fraction = pc.not_equal(values, pc.floor_temporal(values, unit="second"))
