@@ -222,19 +222,18 @@ def items(sequence: Any) -> list[Any]:
 
 
 def entries(jvm: Any, of_java: Any) -> dict[str, str]:
-    """Returns a Java map of strings. Py4J alone calls the JVM several times per entry."""
+    """Returns a Java map of strings."""
+    return scala_entries(jvm.scala.jdk.javaapi.CollectionConverters.asScala(of_java))
+
+
+def scala_entries(of_scala: Any) -> dict[str, str]:
+    """Returns a Scala map of strings. Py4J alone calls the JVM several times per entry."""
     separator = uuid.uuid4().hex
-    join = jvm.java.lang.String.join
-    keys = join(separator, of_java.keySet())
+    keys = of_scala.keys().mkString(separator)
     if not keys:
         return {}
-    values = join(separator, of_java.values())
+    values = of_scala.values().mkString(separator)
     return dict(zip(keys.split(separator), values.split(separator), strict=True))
-
-
-def scala_entries(jvm: Any, of_scala: Any) -> dict[str, str]:
-    """Returns a Scala map of strings."""
-    return entries(jvm, jvm.scala.jdk.javaapi.CollectionConverters.asJava(of_scala))
 
 
 def seq(jvm: Any, elements: Iterable[Any]) -> Any:

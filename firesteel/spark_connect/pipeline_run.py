@@ -250,7 +250,7 @@ class PipelineRun:
 
     def settings(self, flow: Flow) -> dict[str, str]:
         """Returns the settings that the pipeline and the flow have for its query."""
-        return scala_entries(self._jvm, flow.resolved.sqlConf())
+        return scala_entries(flow.resolved.sqlConf())
 
     def write(self, flow: Flow, execution: Any) -> proto.WriteStreamOperationStart:
         """Describes what a streaming flow writes to, as `writeStream` does."""
@@ -264,7 +264,7 @@ class PipelineRun:
             case "SinkWrite":
                 sink = execution.destination()
                 request.format = str(sink.format())
-                request.options.update(scala_entries(self._jvm, sink.options()))
+                request.options.update(scala_entries(sink.options()))
             case other:
                 raise Refused(
                     f"the flow {flow.name} is a {other}, which Firesteel does not run: run this"

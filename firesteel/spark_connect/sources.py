@@ -44,7 +44,7 @@ def source_of(
     names = [attribute.name() for attribute in items(relation.output())]
     if relation.getClass().getSimpleName() == "StreamingRelation":
         source = relation.dataSource()
-        options = scala_entries(jvm, source.options())
+        options = scala_entries(source.options())
         format = str(source.className())
         schema = schema_of(relation.schema())
         return _of_format(add, format, options, schema), names

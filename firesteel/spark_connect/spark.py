@@ -160,7 +160,7 @@ class Spark:
         conf = self.holder(user_id, session_id).session().conf()
         return {
             key: value
-            for key, value in scala_entries(self.jvm, conf.getAll()).items()
+            for key, value in scala_entries(conf.getAll()).items()
             if key.startswith("spark.sql.") and self._is_modifiable(conf, key)
         }
 

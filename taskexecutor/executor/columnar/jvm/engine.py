@@ -21,6 +21,7 @@ import structlog
 from firesteel.common.process import temporary
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
+from firesteel.plan.java_calls import release_garbage
 from taskexecutor.executor.columnar.jvm import archive, gateway, heartbeat, mllib
 from taskexecutor.executor.columnar.jvm.archive import ArchivedStart
 from taskexecutor.executor.columnar.jvm.cancellation import CancellationWatch
@@ -178,10 +179,10 @@ class SparkEngine:
         """
         gc.collect()
         client = self.session._jvm._gateway_client  # type: ignore[union-attr]
-        gateway.release_garbage(client)
+        release_garbage(client)
         self._collect_and_shrink()
         gc.collect(0)  # objects referenced by the collected ones
-        gateway.release_garbage(client)
+        release_garbage(client)
 
     @contextlib.contextmanager
     def in_larger_steps(self) -> Iterator[None]:

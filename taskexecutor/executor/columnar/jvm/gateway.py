@@ -81,21 +81,6 @@ def without_conversion(method: Any) -> Any:
     return method
 
 
-def release_garbage(client: Any) -> None:
-    """Releases objects in the JVM that Python no longer references. A Py4J thread also does so, but
-    sleeps for a second when it has released everything.
-    """
-    with contextlib.suppress(IndexError):
-        while True:
-            # An object of this client, unless it is a request to stop.
-            entry = client.finalizer_deque.pop()
-            if not isinstance(entry, tuple):
-                client.finalizer_deque.append(entry)
-                return
-            owner, target = entry
-            owner.garbage_collect_object(target, enqueue=False)
-
-
 def forget(gateway: Any) -> None:
     """Makes PySpark drop its gateway, which a second engine in this process would reuse, and other
     references to a JVM that has ended.
