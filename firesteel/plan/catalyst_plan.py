@@ -86,11 +86,14 @@ class CatalystPlan:
 def serialized(
     jvm: Any, plan: Any, text: str, statics: Mapping[int, StaticRows] | None = None
 ) -> CatalystPlan:
-    """Returns a plan as a function. Its leaves are LocalRelations, one of which is not static.
+    """Returns a plan as a function. Its leaves are LocalRelations, one of which is not static;
+    `text` names its nodes.
 
     Raises Py4JJavaError if it has a part that cannot be serialised.
     """
     statics = statics or {}
+    if not any(name in text for name in PYTHON_MAPS):
+        return CatalystPlan((("", _serialized(jvm, plan)),), text, tuple(statics.items()))
     chain, node = [], plan
     while items(node.children()):
         chain.append(node)

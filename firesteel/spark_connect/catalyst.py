@@ -34,6 +34,10 @@ class Catalyst:
         A filter may turn an outer join into an inner one, which filters more rows. IN, EXISTS and
         correlated subqueries become joins.
         """
+        return _applied(self._push_down, plan)
+
+    @functools.cached_property
+    def _push_down(self) -> list[Any]:
         spark = self.jvm.org.apache.spark.sql.catalyst
         push, outer, infer = (
             spark.optimizer.PushDownPredicates,
@@ -46,16 +50,19 @@ class Catalyst:
             spark.analysis.EliminateView,
             spark.expressions.EliminatePipeOperators,
         )
-        replaced = (spark.optimizer.ReplaceExpressions, spark.optimizer.RewriteWithExpression)
         joined = (
             spark.optimizer.PullupCorrelatedPredicates,
             spark.optimizer.RewriteCorrelatedScalarSubquery,
             spark.optimizer.RewritePredicateSubquery,
         )
         pushed = (push, outer, push, infer, push, push)
-        for rule in (inline, *named, *replaced, *pushed, *joined):
-            plan = rule.apply(plan)
-        return plan
+        first, last = (inline, *named), (*pushed, *joined)
+        return [*_methods(first), *self._replacements, *_methods(last)]
+
+    @functools.cached_property
+    def _replacements(self) -> list[Any]:
+        optimizer = self.jvm.org.apache.spark.sql.catalyst.optimizer
+        return _methods((optimizer.ReplaceExpressions, optimizer.RewriteWithExpression))
 
     def pruned(self, plan: Any) -> Any:
         """Returns the plan without unused columns. If rows would be left without any
@@ -121,7 +128,7 @@ class Catalyst:
             nothing(self.jvm),
         )
         rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
-        analyzed = self.pushed_down(rows.queryExecution().analyzed())
+        analyzed = _applied(self._replacements, rows.queryExecution().analyzed())
         return analyzed.aggregateExpressions().head().child()
 
     def stretch(self, plan: Any, statics: Mapping[int, StaticTable] | None = None) -> CatalystPlan:
@@ -138,6 +145,20 @@ class Catalyst:
                 f"this part of the query cannot be sent to slots"
                 f" ({error.java_exception.toString()}):\n{text[:1_000]}"
             ) from error
+
+
+@functools.lru_cache(maxsize=4)
+def catalyst_of(jvm: Any) -> Catalyst:
+    return Catalyst(jvm)
+
+
+def _methods(rules: Iterable[Any]) -> list[Any]:
+    """Returns the `apply` of rules. Py4J asks the JVM for it each time that it is named."""
+    return [rule.apply for rule in rules]
+
+
+def _applied(rules: Iterable[Any], plan: Any) -> Any:
+    return functools.reduce(lambda planned, rule: rule(planned), rules, plan)
 
 
 def kind(plan: Any) -> str:

@@ -39,6 +39,7 @@ from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.catalyst_plan import alias, items, without_ids
 from firesteel.spark_connect.catalyst import (
     Catalyst,
+    catalyst_of,
     children,
     delay_ms,
     is_window,
@@ -192,7 +193,7 @@ class Planner:
         batches: bool,
         static_rows: Callable[[Any], pa.Table],
     ) -> None:
-        self._catalyst = Catalyst(jvm)
+        self._catalyst = catalyst_of(jvm)
         self._scalars = ScalarSubqueries(self._catalyst)
         self._names = Names()
         self._jvm = jvm
@@ -266,6 +267,8 @@ class Planner:
         """Returns the part of the plan below the lowest node that needs all rows, and a function
         that puts the others on a leaf; None if there are none.
         """
+        if self._output_mode != "complete":
+            return plan, None
         chain: list[Any] = []
         node, lowest = plan, -1
         while len(children(node)) == 1:
@@ -273,7 +276,7 @@ class Planner:
                 lowest = len(chain)
             chain.append(node)
             (node,) = children(node)
-        if lowest < 0 or self._output_mode != "complete":
+        if lowest < 0:
             return plan, None
         (below,) = children(chain[lowest])
 
