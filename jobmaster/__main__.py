@@ -6,9 +6,11 @@ import gc
 import socket
 
 import click
+import pyarrow.fs  # noqa: F401
 import structlog
 
 from firesteel.common import logs
+from firesteel.common.rpc.mapping import compile_all
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
@@ -17,6 +19,10 @@ from jobmaster.service import JobMasterProcess
 from jobmaster.shell import RunningJob
 
 log = structlog.get_logger(__name__)
+
+# Most of these processes are copies of one that has imported this module: a job waits neither for
+# its converters, nor for the import of pyarrow.fs, which its checkpoints need.
+compile_all()
 
 
 @service_main("jobmaster", role=Role.JOB_MASTER)

@@ -48,7 +48,7 @@ class StartedQuery:
     job: JobClient
     sources: tuple[str, ...] = ()  # descriptions
     sink: str = ""
-    explanation: str = ""  # the plan, as text
+    explain: Callable[[], str] = field(default=lambda: "")  # returns the plan, as text
     location: str = ""  # of checkpoints; empty: state ends with the query
     first_batch: int = 0
     # Called with the number of each completed batch.
@@ -336,7 +336,7 @@ class StreamingQueries:
             case "process_all_available":
                 _process_available(query)
             case "explain":
-                result.explain.result = query.started.explanation
+                result.explain.result = query.started.explain()
             case "exception":
                 result.exception.SetInParent()
                 if query.failure is not None:

@@ -236,7 +236,7 @@ class JobStarter:
             job=job,
             sources=_sources(job),
             sink=sink.description,
-            explanation=_explanation(job),
+            explain=lambda: _explanation(job),
             location="" if location.is_temporary else location.uri,
             first_batch=location.next_batch,
             batch_ended=location.batch_ended,

@@ -179,7 +179,7 @@ def clean_session(session: Any, values_before: Any) -> None:
             catalog.dropTempFunction(functions.apply(index).funcName(), True)
         values = _values(session)
         if not values.equals(values_before):
-            values.clear()
+            values.keySet().retainAll(values_before.keySet())  # Py4J's `clear` calls it per entry
             values.putAll(values_before)
     except Exception:
         log.warning("the Spark session could not be cleaned", exc_info=True)

@@ -4,8 +4,8 @@
     message = VERTEX.encode(vertex)
     vertex = VERTEX.decode(message)
 
-Both functions are compiled at first use, from the type hints of the dataclass or NamedTuple and the
-descriptor of the message. They are as fast as converters written by hand:
+Both functions are compiled at first use, or by `compile_all`, from the type hints of the dataclass
+or NamedTuple and the descriptor of the message. They are as fast as converters written by hand:
 
     def converter(x): return M(vertex_id=x.vertex_id, operators=[f1(v) for v in x.operators], ...)
     def converter(m): return D(vertex_id=m.vertex_id, operators=tuple(map(f2, m.operators)), ...)
@@ -71,6 +71,7 @@ class Codec(NamedTuple):
 
 _CODECS: dict[Any, Codec] = {}
 VIEWS: dict[tuple[type, str], View[Any, Any]] = {}
+_ENVELOPES: list[Envelope[Any, Any]] = []
 _SEQUENCES = {tuple: "tuple", Sequence: "tuple", list: "list", frozenset: "frozenset"}
 _SCALARS = {
     FieldDescriptor.TYPE_STRING: str,
@@ -175,6 +176,7 @@ class Envelope(Generic[T, M]):
         self.message, self.context, self.given = message, context, given
         self.kinds = {k: v if isinstance(v, Kind) else Kind(v) for k, v in kinds.items()}
         self.others = others
+        _ENVELOPES.append(self)
 
     def encode(self, value: T, **given: Any) -> M:
         encode = self.encoders.get(type(value))
@@ -217,6 +219,16 @@ class Envelope(Generic[T, M]):
         if unmapped := set(whole.fields_by_name) - used:
             raise TypeError(f"{whole.name}: the fields {sorted(unmapped)} are not mapped")
         return fields
+
+
+def compile_all() -> None:
+    """Compiles all declarations that have been imported, so that no message waits for it."""
+    for view in tuple(VIEWS.values()):
+        _ = view.encode
+        if isinstance(view, Wire):
+            _ = view.decode
+    for envelope in tuple(_ENVELOPES):
+        _ = envelope.encoders, envelope.decoders
 
 
 class _Table(dict[Any, Any]):

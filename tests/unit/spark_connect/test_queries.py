@@ -89,7 +89,7 @@ class Starter:
             query_id=str(uuid.uuid4()),
             job=job,  # type: ignore[arg-type]
             sink="console",
-            explanation="the plan",
+            explain=lambda: "the plan",
             location=self.location,
             await_rows=self.await_rows,
             stop=job.stop,
