@@ -50,11 +50,13 @@ OURS = (
     "subtasks_page",
     "kubernetes_pods",
     "kubernetes_leaders",
+    "query_start",
     "spark_programs",
 )  # modules with `run()`, in the order of execution
 MODULES = {
     "async": "async_calls",
     "kubernetes_pods": "kubernetes",
+    "query_start": "spark_programs.start",
     "spark_programs": "spark_programs.compare",
 }  # modules whose names differ from their benchmarks'
 # Modules with `run(share)`; `share` is the share of a full run's rows, checkpoints and failures.
