@@ -132,11 +132,12 @@ class Catalyst:
         return analyzed.aggregateExpressions().head().child()
 
     def stretch(self, plan: Any, statics: Mapping[int, StaticTable] | None = None) -> CatalystPlan:
-        """Returns the plan as a function for slots. Raises InvalidProgram if it has a part that
-        cannot be serialised.
+        """Returns the plan as a function for slots, with few projections. Raises InvalidProgram if
+        it has a part that cannot be serialised.
         """
         from py4j.protocol import Py4JJavaError
 
+        plan = self.jvm.org.apache.spark.sql.catalyst.optimizer.CollapseProject.apply(plan)
         text = plan.treeString()
         try:
             return serialized(self.jvm, plan, text, statics)
