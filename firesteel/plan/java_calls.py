@@ -148,7 +148,8 @@ def _release(client: Any, targets: Sequence[str]) -> None:
     try:
         connection.socket.sendall("".join(f"{request}{each}\ne\n" for each in targets).encode())
         for _ in targets:
-            connection.stream.readline()
+            if not connection.stream.readline():
+                raise ConnectionError("the JVM has ended")
     except BaseException as error:
         connection.close()  # it may have answers that nobody has read
         if not isinstance(error, Exception):

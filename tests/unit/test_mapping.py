@@ -20,25 +20,18 @@ from hypothesis import strategies as st
 
 from firesteel._proto import common_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
+from firesteel.common.rpc import mapping
 from firesteel.common.rpc.convert import BLOB, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.mapping import VIEWS, Envelope, Wire
+from firesteel.common.rpc.mapping import ENVELOPES, VIEWS, Envelope, Wire, compile_all
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-ENVELOPES: dict[Envelope[Any, Any], None] = {}
 for package in ("firesteel", "dispatcher", "resourcemanager", "jobmaster", "taskexecutor"):
     for path in (ROOT / package).rglob("*.py"):
         if "common.rpc.mapping import" in path.read_text():
-            module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-            for value in vars(module).values():
-                if isinstance(value, Envelope):
-                    ENVELOPES[value] = None
-
-for envelope in ENVELOPES:
-    _ = envelope.encoders
-for view in list(VIEWS.values()):  # which maps the types of their fields
-    _ = view.encode
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+compile_all()
 WIRES = [view for view in VIEWS.values() if isinstance(view, Wire)]
 
 _NO_NUL = st.characters(exclude_characters="\0", exclude_categories=("Cs",))  # some are escaped
@@ -198,6 +191,20 @@ def test_a_message_without_its_kind_is_named() -> None:
         match="^OperatorEvent without a message, or with one of an unknown kind$",
     ):
         OPERATOR_EVENT.decode(tasks_pb2.OperatorEvent(job_id="j"))
+
+
+def test_declarations_are_compiled_before_their_first_use(monkeypatch) -> None:
+    class Other(NamedTuple):
+        result_id: str
+        producer: int
+        attempt: int
+
+    monkeypatch.setattr(mapping, "VIEWS", {})
+    wire = Wire(Other, tasks_pb2.PartitionId)
+    assert vars(wire).keys().isdisjoint({"encode", "decode"})
+    compile_all()
+    assert {"encode", "decode"} <= vars(wire).keys()
+    assert all({"encoders", "decoders"} <= vars(each).keys() for each in ENVELOPES)
 
 
 def test_threads_build_converters_that_need_each_other() -> None:

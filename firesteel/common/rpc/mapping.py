@@ -71,7 +71,7 @@ class Codec(NamedTuple):
 
 _CODECS: dict[Any, Codec] = {}
 VIEWS: dict[tuple[type, str], View[Any, Any]] = {}
-_ENVELOPES: list[Envelope[Any, Any]] = []
+ENVELOPES: list[Envelope[Any, Any]] = []
 _SEQUENCES = {tuple: "tuple", Sequence: "tuple", list: "list", frozenset: "frozenset"}
 _SCALARS = {
     FieldDescriptor.TYPE_STRING: str,
@@ -176,7 +176,7 @@ class Envelope(Generic[T, M]):
         self.message, self.context, self.given = message, context, given
         self.kinds = {k: v if isinstance(v, Kind) else Kind(v) for k, v in kinds.items()}
         self.others = others
-        _ENVELOPES.append(self)
+        ENVELOPES.append(self)
 
     def encode(self, value: T, **given: Any) -> M:
         encode = self.encoders.get(type(value))
@@ -227,7 +227,7 @@ def compile_all() -> None:
         _ = view.encode
         if isinstance(view, Wire):
             _ = view.decode
-    for envelope in tuple(_ENVELOPES):
+    for envelope in tuple(ENVELOPES):
         _ = envelope.encoders, envelope.decoders
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import socket
 import sys
+import threading
 from collections import deque
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.java_calls import hasten
+from firesteel.plan import java_calls
+from firesteel.plan.java_calls import hasten, release_garbage
 from taskexecutor.executor.columnar.jvm.gateway import (
     _TEST_HELPERS,
     _refuse_invalid_text,
@@ -46,6 +48,18 @@ class _Client:
         self.deque: deque[Any] = deque()
         self.gateway_property = SimpleNamespace(pool=None)
         self.converters: Any = None
+        self.finalizer_deque: deque[Any] = deque()
+        self.is_connected = True
+        self.connections: list[Any] = []
+        self.garbage_collect_object: Any = None
+
+    def _get_connection(self) -> Any:
+        if not self.connections:
+            raise OSError("the JVM has ended")
+        return self.connections.pop()
+
+    def _give_back_connection(self, connection: Any) -> None:
+        self.connections.append(connection)
 
     def _create_new_connection(self) -> Any:
         raise AssertionError("it is replaced")
@@ -85,6 +99,75 @@ def test_answers_are_acknowledged_at_once() -> None:
                 assert each.stream.readline() == answer + b"\n"
                 assert each.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
             each.stream.close()
+
+
+def test_objects_are_released_in_few_requests() -> None:
+    """The JVM answers each release; no answer may be left for the next call on the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        python = socket.create_connection(server.getsockname())
+        jvm = server.accept()[0]
+    released: list[str] = []
+
+    def answer() -> None:
+        with jvm, jvm.makefile("r") as requests:
+            while next(requests, "") == "m\n":
+                assert next(requests) == "d\n"
+                released.append(next(requests).strip())
+                assert next(requests) == "e\n"
+                jvm.sendall(b"!yv\n")
+            jvm.sendall(b"!yslast\n")
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    client = _Client()
+    with python, python.makefile("rb") as stream:
+        connection = SimpleNamespace(socket=python, stream=stream)
+        client.connections.append(connection)
+        hasten(client)
+        targets = [f"o{number}" for number in range(1_234)]
+        for target in targets:
+            client.garbage_collect_object(target)
+        client.finalizer_deque.appendleft("stop")
+        release_garbage(client)
+        assert released == targets
+        assert list(client.finalizer_deque) == ["stop"]
+        python.sendall(b"c\n")
+        assert stream.readline() == b"!yslast\n"
+        assert client.connections == [connection]
+    answering.join()
+
+
+@pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RDWR])
+def test_a_connection_that_breaks_during_a_release_is_closed(how: int) -> None:
+    python, jvm = socket.socketpair()
+    jvm.shutdown(how)
+    closed: list[bool] = []
+    client = _Client()
+    with python, jvm, python.makefile("rb") as stream:
+        client.connections.append(
+            SimpleNamespace(socket=python, stream=stream, close=lambda: closed.append(True))
+        )
+        hasten(client)
+        client.garbage_collect_object("o1")
+        release_garbage(client)
+    assert closed == [True]
+    assert not client.connections
+    client.garbage_collect_object("o2")
+    release_garbage(client)  # there is no connection
+    assert not client.finalizer_deque
+
+
+def test_the_thread_of_py4j_releases_what_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = _Client()
+    hasten(client)
+    sent: list[list[str]] = []
+    monkeypatch.setattr(java_calls, "_release", lambda _, targets: sent.append(list(targets)))
+    monkeypatch.setattr(java_calls.time, "sleep", lambda _: client.garbage_collect_object("o3"))
+    client.garbage_collect_object("o1")
+    client.garbage_collect_object("o2")
+    owner, target = client.finalizer_deque.pop()
+    owner.garbage_collect_object(target, False)
+    assert sent == [["o1", "o2", "o3"]]
 
 
 def test_the_jvm_is_asked_once_what_a_name_stands_for() -> None:
