@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,19 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 @pytest.fixture(scope="module")
 def engine(slot: Slot) -> SparkEngine:
     return slot.spark()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every command that is sent to the JVM from here on, except releases of objects."""
+    from py4j.clientserver import ClientServerConnection
+
+    asked: list[str] = []
+    send = ClientServerConnection.send_command
+
+    def counting(self: Any, command: str) -> Any:
+        asked.append(command)
+        return send(self, command)
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", counting)
+    return asked

@@ -121,6 +121,14 @@ def test_what_cannot_run_is_refused_with_the_reason(
         planned(query(orders, payments))
 
 
+def test_planning_makes_few_calls(orders: DataFrame, asked: list[str]) -> None:
+    counts = orders.groupBy(F.window("at", "10 minutes"), "shop").count()
+    planned(counts)
+    asked.clear()
+    planned(counts)
+    assert len(asked) < 600, asked
+
+
 def test_what_spark_refuses_is_refused_as_by_spark(orders: DataFrame, payments: DataFrame) -> None:
     with pytest.raises(AnalysisException, match="streaming aggregations without watermark"):
         planned(orders.groupBy("shop").count())
