@@ -153,10 +153,16 @@ def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
     parts: list[str] = []
     for link, how in _chain(exc):
         described = traceback.TracebackException.from_exception(link)
-        frames = traceback.StackSummary.from_list(
-            [f for f in described.stack if _is_users(f.filename, roots)]
-        )
         worker = _worker_traceback(link, roots)
+        frames = traceback.StackSummary.from_list(
+            [
+                frame
+                for frame in described.stack
+                # PySpark adds the worker's frames to the exception, without their columns.
+                if _is_users(frame.filename, roots)
+                and f'File "{frame.filename}", line {frame.lineno},' not in worker
+            ]
+        )
         if not frames and not worker and not _users_syntax_error(described, roots):
             continue
         lines = ["Traceback (most recent call last):\n", *frames.format()] if frames else []

@@ -66,7 +66,9 @@ _TRANSPARENT = frozenset(
     ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
 )
 # The methods of nodes that are refused, for messages.
+_BY_TIME = frozenset({"First", "Last"})  # aggregate functions; also any_value, which is first
 _METHODS = {
+    "CollectMetrics": "observe()",
     "GlobalLimit": "limit(), except after an aggregate in complete mode,",
     "LocalLimit": "limit(), except after an aggregate in complete mode,",
     "Offset": "offset(), except after an aggregate in complete mode,",
@@ -453,7 +455,16 @@ class Planner:
         before = catalyst.project([each for _, each in columns], flow.plan)
         flow = replace(flow, plan=before, watermark=assigned, hides_time=False)
         flow = self._cut_as(flow, [name for name, _ in columns])
-        aggregates = parse_aggregates(expressions or ["count(1) AS rows_"])
+        for call in calls:
+            if not (time or latest) and kind(call.aggregateFunction()) in _BY_TIME:
+                raise InvalidProgram(
+                    f"{call.sql()} depends on the order of rows, which a stream has by its event"
+                    " time only: call withWatermark before, or use min_by(value, column) or"
+                    " max_by(value, column)"
+                )
+        aggregates = parse_aggregates(
+            expressions or ["count(1) AS rows_"], time_column=time or latest
+        )
         for call, aggregate in zip(calls, aggregates, strict=False):  # without calls, rows count
             if not aggregate.splittable:
                 raise InvalidProgram(

@@ -109,6 +109,10 @@ def specs(stream: PlannedStream) -> list[Spec]:
             ),
             "the options of this aggregate function are not supported on streams",
         ),
+        (
+            lambda o, p: o.observe("seen", F.count("*")),
+            r"^observe\(\) is not supported here in a streaming query",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(
@@ -119,6 +123,16 @@ def test_what_cannot_run_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(InvalidProgram, match=reason):
         planned(query(orders, payments))
+
+
+def test_first_values_need_an_event_time(orders: DataFrame, tmp_path: Path) -> None:
+    stream = orders.sparkSession.readStream.schema("id LONG, at TIMESTAMP, shop STRING")
+    untimed = stream.json(str(tmp_path)).groupBy("shop").agg(F.expr("any_value(id)"))
+    with pytest.raises(InvalidProgram, match=r"^first\(.* depends on the order of rows.*min_by"):
+        planned(untimed, "complete")
+    timed = orders.groupBy(F.window("at", "1 hour")).agg(F.first("id"), F.last("id"))
+    (partial,) = (s for s in specs(planned(timed)) if isinstance(s, PartialWindowAggregateSpec))
+    assert [each.whole.partition("(")[0] for each in partial.aggregates] == ["min_by", "max_by"]
 
 
 def test_planning_makes_few_calls(orders: DataFrame, asked: list[str]) -> None:

@@ -182,6 +182,12 @@ QUERIES = {
         .groupBy(F.window("time", "1 day"), "origin")
         .count(),
         # The windows of both are complete at the lower watermark.
+        # The values are the same in all rows of a group: Spark returns those of any row.
+        "first_values": timed.groupBy("carrier", F.window("time", "7 days")).agg(
+            F.first("carrier").alias("first"),
+            F.last("carrier").alias("last"),
+            F.expr("any_value(carrier || '!')").alias("any"),
+        ),
         "united_windows": timed.groupBy(F.window("time", "1 day"))
         .count()
         .union(

@@ -37,6 +37,7 @@ NAMES = (
         "left_join",
         "join_windows",
         "union_windows",
+        "first_values",
         "united_windows",
         *KEYS,
         *COMPLETE,
