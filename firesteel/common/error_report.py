@@ -153,29 +153,40 @@ def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
     parts: list[str] = []
     for link, how in _chain(exc):
         described = traceback.TracebackException.from_exception(link)
-        worker = _worker_traceback(link, roots)
+        worker, of_query = _worker_traceback(link, roots), _query_traceback(link)
         frames = traceback.StackSummary.from_list(
             [
                 frame
                 for frame in described.stack
                 # PySpark adds the worker's frames to the exception, without their columns.
                 if _is_users(frame.filename, roots)
-                and f'File "{frame.filename}", line {frame.lineno},' not in worker
+                and f'File "{frame.filename}", line {frame.lineno},' not in worker + of_query
             ]
         )
         if not frames and not worker and not _users_syntax_error(described, roots):
             continue
-        lines = ["Traceback (most recent call last):\n", *frames.format()] if frames else []
+        lines = [f"{_TRACEBACK}\n", *frames.format()] if frames else []
         if worker:
             text = "".join(lines) + worker
         elif (spark := _spark_error(link)) is not None:
-            text = "".join(lines) + f"{type(link).__name__}: {spark}"
+            text = "".join(lines) + f"{type(link).__name__}: {of_query or spark}"
         else:
             text = "".join([*lines, *described.format_exception_only()]).rstrip()
         parts += [text, how]
     return "\n\n".join(part for part in parts[:-1] if part)
 
 
+def _query_traceback(exc: BaseException) -> str:
+    """Returns the message of a streaming query's exception if a function of the query has failed:
+    it starts with the function's traceback.
+    """
+    if not type(exc).__module__.startswith("pyspark."):
+        return ""
+    description = _description(exc).rstrip()
+    return description if description.startswith(_TRACEBACK) else ""
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
 
@@ -219,7 +230,6 @@ _STACK = re.compile(r"\s+at |\s+\.\.\. \d+ more|Caused by: ")
 _ONLY_A_PLACE = ".NO_HINT"  # ends conditions whose message has a place and no reason
 _RAISED_BY_USER = "USER_RAISED_EXCEPTION"  # by raise_error(), with a text of the user's
 _WRAPPER = "org.apache.spark.SparkException"
-_WORKER_TRACEBACK = "Traceback (most recent call last):"
 _CAUSES_MAX = 20
 _NO_REASON = "Spark gave no reason"
 
@@ -330,7 +340,7 @@ def _worker_text(exc: BaseException) -> str:
     quoted = [value for one in thrown for value in one.parameters.values()]
     if not thrown and type(exc).__name__ == "PythonException":  # its JVM has ended
         quoted = [_description(exc)]
-    parts = (text.rpartition(_WORKER_TRACEBACK) for text in quoted)
+    parts = (text.rpartition(_TRACEBACK) for text in quoted)
     return next((f"{marker}{traceback}" for _, marker, traceback in parts if marker), "")
 
 
@@ -361,7 +371,7 @@ def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
             # The worker has no source of functions that were shipped to this process.
             source = linecache.getline(frame[1], int(frame[2])).strip()
             kept += [f"    {source}"] if source else []
-    return "\n".join([_WORKER_TRACEBACK, *kept, _exception_line(worker)]) if kept else ""
+    return "\n".join([_TRACEBACK, *kept, _exception_line(worker)]) if kept else ""
 
 
 def _first_line(text: str) -> str:

@@ -9,7 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import AnalysisException, PySparkException, PythonException
+from pyspark.errors import (
+    AnalysisException,
+    PySparkException,
+    PythonException,
+    StreamingQueryException,
+)
 
 from firesteel.common.config import Configuration
 from firesteel.common.error_report import MAX_TEXT_CHARS, error_info, summary_of
@@ -360,6 +365,29 @@ def test_lines_that_a_spark_worker_lacks_are_added(tmp_path: Path) -> None:
     )
     lines = error_info(PythonException(quoted)).user_traceback.splitlines()
     assert lines[2:] == ["    return a / b", "ZeroDivisionError: division by zero"]
+
+
+def test_the_lines_of_a_worker_are_shown_once(tmp_path: Path) -> None:
+    """PySpark adds a worker's frames to the exception that it raises."""
+    run = user_function(tmp_path, "raise error")
+    quoted = (
+        "Traceback (most recent call last):\n"
+        f'  File "{tmp_path}/job.py", line 2, in run\n'
+        "    raise error\n"
+        "ZeroDivisionError: division by zero"
+    )
+
+    def fail(kind: type[PySparkException], message: str) -> None:
+        run.__globals__["error"] = kind(message)
+        run()
+
+    of_worker = told(fail, PythonException, f"From the Python worker.\n{quoted}")
+    of_query = told(fail, StreamingQueryException, f"{quoted}\nquery 'q' failed")
+    for info in (of_worker, of_query):
+        assert [line for line in frames(info) if "job.py" in line] == [
+            f'File "{tmp_path}/job.py", line 2, in run'
+        ]
+    assert of_query.user_traceback.endswith(f"StreamingQueryException: {quoted}\nquery 'q' failed")
 
 
 def test_what_is_too_long_keeps_both_ends(tmp_path: Path) -> None:
