@@ -154,15 +154,13 @@ def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
     for link, how in _chain(exc):
         described = traceback.TracebackException.from_exception(link)
         worker, of_query = _worker_traceback(link, roots), _query_traceback(link)
-        frames = traceback.StackSummary.from_list(
-            [
-                frame
-                for frame in described.stack
-                # PySpark adds the worker's frames to the exception, without their columns.
-                if _is_users(frame.filename, roots)
-                and f'File "{frame.filename}", line {frame.lineno},' not in worker + of_query
-            ]
-        )
+        users = [f for f in described.stack if _is_users(f.filename, roots)]
+        places = [f'File "{frame.filename}", line {frame.lineno},' for frame in users]
+        # PySpark adds the frames in the message to the exception, without their columns.
+        told = worker + of_query
+        # text only: the message is all that tells which these are
+        new = [frame for frame, at in zip(users, places, strict=True) if at not in told]
+        frames = traceback.StackSummary.from_list(new)
         if not frames and not worker and not _users_syntax_error(described, roots):
             continue
         lines = [f"{_TRACEBACK}\n", *frames.format()] if frames else []
@@ -183,6 +181,7 @@ def _query_traceback(exc: BaseException) -> str:
     if not type(exc).__module__.startswith("pyspark."):
         return ""
     description = _description(exc).rstrip()
+    # text only: how much of a message to show follows from its layout
     return description if description.startswith(_TRACEBACK) else ""
 
 
