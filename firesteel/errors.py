@@ -49,6 +49,7 @@ class ErrorInfo:
     consequence: bool = False  # only reports that another task, which this one needs, has ended
     lost_task_executor: str = ""  # only reports the loss of this TaskExecutor
     final: bool = False  # a new attempt would fail as well: the job is not restarted
+    condition: str = ""  # Spark's, such as DIVIDE_BY_ZERO, if it is an error of Spark's
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -53,9 +53,10 @@ def error_info(
         summary, users = summary_of(exc), _user_traceback(exc, roots)
         whole = "".join(traceback.format_exception(exc)).rstrip()
         consequence = not users and any(isinstance(link.error, PeerEnded) for link in _chain(exc))
+        condition = _condition(exc)
     except BaseException as error:  # raised by an attribute of the exception
         summary = f"{type(exc).__name__}, which cannot be described: {type(error).__name__}"
-        users, whole, consequence = "", _places(exc), False
+        users, whole, consequence, condition = "", _places(exc), False, ""
     return ErrorInfo(
         summary=clipped(hidden(summary), 2_000),
         user_traceback=clipped(hidden(users), MAX_TEXT_CHARS),
@@ -64,6 +65,7 @@ def error_info(
         location=location,
         task_name=task_name,
         consequence=consequence,
+        condition=condition,
     )
 
 
@@ -281,6 +283,13 @@ def _thrown_by(exc: BaseException) -> list[_Thrown]:
     except Exception:  # Py4J raises several classes if the JVM has ended
         pass
     return thrown
+
+
+def _condition(exc: BaseException) -> str:
+    """Returns the condition of an error of Spark's; empty if it is not one."""
+    links = (link.error for link in reversed(list(_chain(exc))))
+    thrown = (one for error in links for one in _thrown_by(error))
+    return next((one.condition for one in thrown if one.condition), "")
 
 
 def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:

@@ -28,7 +28,15 @@ MAX_REPORTS = 1_000
 
 
 class QueryFailed(FiresteelError):
-    """A streaming query ended with an error. The message starts with the user's traceback."""
+    """A streaming query ended with an error. The message starts with the user's traceback.
+    `cause` is the condition of the error if Spark raised it, or empty.
+    """
+
+    condition = "STREAM_FAILED"  # of every such error, as in Spark
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class IllegalState(FiresteelError):
@@ -60,6 +68,8 @@ class Reports:
         if isinstance(error, Refused):
             classes, parameters = list(error.error.value), error.parameters
             condition, state = error.condition, error.sql_state
+        if isinstance(error, QueryFailed):
+            condition, state = error.condition, "XXKST"
         if isinstance(error, Interrupted):
             condition, state = "OPERATION_CANCELED", "HY008"
         java_class = classes[0]
@@ -71,7 +81,7 @@ class Reports:
         if state:
             metadata["sqlState"] = state
         if len(message) > MAX_MESSAGE_CHARS:
-            metadata["errorId"] = self._keep(java_class, message)
+            metadata["errorId"] = self._keep(java_class, message, condition)
             message = f"{message[:MAX_MESSAGE_CHARS]}..."
         detail = any_pb2.Any()
         detail.Pack(
@@ -81,13 +91,15 @@ class Reports:
         )
         return status_pb2.Status(code=code_pb2.INTERNAL, message=message, details=[detail])
 
-    def _keep(self, java_class: str, message: str) -> str:
+    def _keep(self, java_class: str, message: str, condition: str) -> str:
         error_id = str(uuid.uuid4())
-        details = proto.FetchErrorDetailsResponse(
+        kind = proto.FetchErrorDetailsResponse
+        throwable = kind.SparkThrowable(error_class=condition) if condition else None
+        details = kind(
             root_error_idx=0,
             errors=[
-                proto.FetchErrorDetailsResponse.Error(
-                    error_type_hierarchy=[java_class], message=message
+                kind.Error(
+                    error_type_hierarchy=[java_class], message=message, spark_throwable=throwable
                 )
             ],
         )

@@ -22,7 +22,8 @@ from firesteel.common.states import ExecutionState, JobStatus
 RECENT = 100  # batches, as spark.sql.streaming.numRecentProgressUpdates
 IDLE_EVERY_MS = 10_000  # as spark.sql.streaming.noDataProgressEventInterval
 UNKNOWN = -1
-_ENDS = ("Source", "Sink")  # kinds of operators whose state is not that of the query
+# Kinds of operators whose state is not that of an operator of the query.
+_OTHERS = frozenset({"Source", "Sink", "AssignWatermarks", "EventTimeWatermark", "Batches"})
 
 INITIALIZING = "Initializing sources"
 WAITING = "Waiting for data to arrive"
@@ -194,13 +195,8 @@ class ProgressReporter:
             "inputRowsPerSecond": round(total / interval_s, 3),
             "processedRowsPerSecond": round(total / busy_s, 3),
             "durationMs": {"triggerExecution": duration_ms},
-            "eventTime": _event_time(details),
-            "stateOperators": [
-                self._state(vertex, operator)
-                for vertex in details.vertices
-                for operator in vertex.operators
-                if operator.state_bytes and operator.kind not in _ENDS
-            ],
+            **_event_time(details),
+            "stateOperators": self._states(details),
             "sources": [
                 self._source(vertex, description, interval_s, busy_s)
                 for vertex, description in zip(
@@ -234,7 +230,26 @@ class ProgressReporter:
             "processedRowsPerSecond": round(rows / busy_s, 3),
         }
 
-    def _state(self, vertex: Vertex, operator: OperatorDetails) -> dict[str, Any]:
+    def _states(self, details: JobDetails) -> list[dict[str, Any]]:
+        """Describes the operators with state. Rows that are too late are dropped where watermarks
+        are assigned, which may be before the first of them; so it counts these too.
+        """
+        found = [
+            (vertex, operator)
+            for vertex in details.vertices
+            for operator in vertex.operators
+            if operator.state_bytes and operator.kind not in _OTHERS
+        ]
+        late = {vertex.vertex_id: self._since.late[vertex.vertex_id] for vertex, _ in found}
+        before = sum(self._since.late.values()) - sum(late.values())
+        states = [
+            self._state(vertex, operator, late[vertex.vertex_id]) for vertex, operator in found
+        ]
+        for first in states[:1]:
+            first["numRowsDroppedByWatermark"] += before
+        return states
+
+    def _state(self, vertex: Vertex, operator: OperatorDetails, late: int) -> dict[str, Any]:
         return {
             "operatorName": operator.name,
             "numRowsTotal": UNKNOWN,
@@ -244,7 +259,7 @@ class ProgressReporter:
             "allRemovalsTimeMs": UNKNOWN,
             "commitTimeMs": UNKNOWN,
             "memoryUsedBytes": operator.state_bytes or 0,
-            "numRowsDroppedByWatermark": self._since.late.get(vertex.vertex_id, 0),
+            "numRowsDroppedByWatermark": late,
             "numShufflePartitions": vertex.parallelism,
             "numStateStoreInstances": vertex.parallelism,
         }
@@ -268,8 +283,12 @@ def idle_event(ids: QueryIds, idle: Idle) -> str:
     return json.dumps({**ids.fields(), "timestamp": timestamp(idle.at_ms)})
 
 
-def terminated_event(ids: QueryIds, exception: str | None) -> str:
-    return json.dumps({**ids.fields(), "exception": exception, "errorClassOnException": None})
+def terminated_event(ids: QueryIds, exception: str | None, condition: str = "") -> str:
+    """`condition` is that of Spark's error which ended the query; empty if none did."""
+    error_class = condition or None
+    return json.dumps(
+        {**ids.fields(), "exception": exception, "errorClassOnException": error_class}
+    )
 
 
 def _is_source(vertex: Vertex) -> bool:
@@ -301,7 +320,8 @@ def _offsets(
     return current or None, latest or None
 
 
-def _event_time(details: JobDetails) -> dict[str, str]:
+def _event_time(details: JobDetails) -> dict[str, dict[str, str]]:
+    """Returns the field `eventTime`, which queries without a watermark do not have."""
     watermarks = [
         vertex.metrics.watermark_us
         for vertex in details.vertices
@@ -309,7 +329,7 @@ def _event_time(details: JobDetails) -> dict[str, str]:
     ]
     if not watermarks or not 0 <= min(watermarks) < _FAR_US:
         return {}
-    return {"watermark": timestamp(min(watermarks) // 1000)}
+    return {"eventTime": {"watermark": timestamp(min(watermarks) // 1000)}}
 
 
 _FAR_US = 253_402_300_800_000_000  # the year 10000: the end of a finite input

@@ -118,7 +118,9 @@ class StreamingQuery:
             self.ended.set()
             ended(self)
             exception = str(self.failure) if self.failure else None
-            self._publish(_EVENTS.QUERY_TERMINATED_EVENT, terminated_event(self.ids, exception))
+            condition = self.failure.cause if self.failure else ""
+            event = terminated_event(self.ids, exception, condition)
+            self._publish(_EVENTS.QUERY_TERMINATED_EVENT, event)
 
         threading.Thread(target=run, name=f"query-{self.ids.run_id}", daemon=True).start()
 
@@ -158,7 +160,8 @@ class StreamingQuery:
         job = self.started.job.job_id
         about = f"{self.shown} failed{where}, with its job {job}: {summary}"
         return QueryFailed(
-            f"{error.user_traceback}\n{about}" if error and error.user_traceback else about
+            f"{error.user_traceback}\n{about}" if error and error.user_traceback else about,
+            error.condition if error else "",
         )
 
     @property
@@ -341,6 +344,7 @@ class StreamingQueries:
                 result.exception.SetInParent()
                 if query.failure is not None:
                     result.exception.exception_message = f"{QUERY_EXCEPTION}: {query.failure}"
+                    result.exception.error_class = query.failure.condition
             case "await_termination":
                 waits = command.await_termination
                 timeout_ms = waits.timeout_ms if waits.HasField("timeout_ms") else None

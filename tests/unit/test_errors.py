@@ -342,6 +342,7 @@ def test_a_users_function_is_found_behind_sparks_wrappers() -> None:
     )
     thrown = spark("PYTHON_EXCEPTION", f"[PYTHON_EXCEPTION] {quoted}", traceback=quoted)
     info = error_info(JavaError(spark("TASK_WRITE_FAILED", "[TASK_WRITE_FAILED] no.", thrown)))
+    assert info.condition == "TASK_WRITE_FAILED"
     assert info.summary == "ZeroDivisionError: division by zero"
     assert info.user_traceback.splitlines()[1:] == quoted.splitlines()[1:]
 

@@ -20,6 +20,7 @@ from pyspark.sql.connect.proto import base_pb2_grpc
 
 from firesteel.errors import InvalidProgram
 from firesteel.spark_connect.admission import OneToken
+from firesteel.spark_connect.failures import QueryFailed
 from firesteel.spark_connect.front import Front, SparkServer
 from firesteel.spark_connect.operations import Operation, SessionKey
 from tests.waiting import PATIENCE_S
@@ -245,6 +246,11 @@ def test_a_client_attaches_only_after_a_response_that_exists(stub: Any) -> None:
             "STREAMING_OUTPUT_MODE.INVALID",
         ),
         (InvalidProgram("not supported"), "org.apache.spark.sql.AnalysisException", None),
+        (
+            QueryFailed("no", "DIVIDE_BY_ZERO"),
+            "org.apache.spark.sql.streaming.StreamingQueryException",
+            "STREAM_FAILED",
+        ),
         (RuntimeError("x" * 100_000), "org.apache.spark.SparkException", None),
     ],
 )

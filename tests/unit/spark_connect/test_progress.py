@@ -216,6 +216,24 @@ def test_state_operators_and_the_watermark(reporter: ProgressReporter) -> None:
     assert (state["memoryUsedBytes"], state["numRowsDroppedByWatermark"]) == (99, 4)
 
 
+def test_late_rows_are_those_of_the_first_operator_with_state(reporter: ProgressReporter) -> None:
+    job = details(
+        vertex("Source", records_read=1, state_bytes=10),
+        vertex("EventTimeWatermark", ("Source",), state_bytes=8, late_records_dropped=3),
+        vertex("DropDuplicates", ("EventTimeWatermark",), state_bytes=9, late_records_dropped=1),
+        vertex("RunningAggregate", ("DropDuplicates",), state_bytes=9, late_records_dropped=5),
+        vertex("Batches", ("RunningAggregate",), state_bytes=8),
+        checkpoints=1,
+    )
+    batch = seen(reporter, job, 1)
+    assert batch is not None
+    assert "eventTime" not in batch
+    assert [
+        (state["operatorName"], state["numRowsDroppedByWatermark"])
+        for state in batch["stateOperators"]
+    ] == [("The DropDuplicates", 4), ("The RunningAggregate", 5)]
+
+
 def test_an_idle_query_says_so_every_ten_seconds(reporter: ProgressReporter) -> None:
     news = [
         reporter.update(details(vertex("Source"), checkpoints=at_s), START_MS + at_s * 1000)

@@ -283,10 +283,16 @@ def test_a_failure_is_raised_with_the_users_traceback_first(
     waiting = client.begin(query_command(started, await_termination={}))
     starter.jobs[0].tell(
         JobStatus.FAILED,
-        ErrorInfo(summary="ValueError: no", user_traceback="Traceback of mine", task_name="Map"),
+        ErrorInfo(
+            summary="ValueError: no",
+            user_traceback="Traceback of mine",
+            task_name="Map",
+            condition="PYTHON_EXCEPTION",
+        ),
     )
     with pytest.raises(QueryFailed) as raised:
         result(waiting)
+    assert (raised.value.condition, raised.value.cause) == ("STREAM_FAILED", "PYTHON_EXCEPTION")
     lines = str(raised.value).splitlines()
     assert lines[0] == "Traceback of mine"
     assert lines[1].startswith(f"query 'a' [id = {started.query_id.id}")
@@ -295,6 +301,8 @@ def test_a_failure_is_raised_with_the_users_traceback_first(
         client.manager(await_any_termination={})
     text = client.query(started, exception=True).exception.exception_message
     assert text.split(": ", 1)[1] == str(raised.value)
+    of_query = client.query(started, exception=True).exception
+    assert of_query.error_class == "STREAM_FAILED"
     shown = client.query(started, status=True).status
     assert shown.status_message.startswith("Terminated with exception: Traceback of mine")
 
