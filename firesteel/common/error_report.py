@@ -232,6 +232,7 @@ _ONLY_A_PLACE = ".NO_HINT"  # ends conditions whose message has a place and no r
 _RAISED_BY_USER = "USER_RAISED_EXCEPTION"  # by raise_error(), with a text of the user's
 _WRAPPER = "org.apache.spark.SparkException"
 _CAUSES_MAX = 20
+_DATA_EXCEPTION = "22"  # the class of SQLSTATE
 _NO_REASON = "Spark gave no reason"
 
 
@@ -242,6 +243,7 @@ class _Thrown(NamedTuple):
     message: str
     condition: str  # Spark's name of the error; empty if it has none
     parameters: Mapping[str, str]  # of the condition
+    expression: str = ""  # whose value is wrong, as the program has it
 
 
 def _spark_error(exc: BaseException) -> _Described | None:
@@ -278,7 +280,10 @@ def _thrown_by(exc: BaseException) -> list[_Thrown]:
         while java is not None and len(thrown) < _CAUSES_MAX:
             java_class, message = java.getClass().getName(), java.getMessage() or ""
             condition, parameters = _condition_of(java)
-            thrown.append(_Thrown(java_class, valid_text(message), condition, parameters))
+            expression = _expression_of(java) if condition else ""
+            thrown.append(
+                _Thrown(java_class, valid_text(message), condition, parameters, expression)
+            )
             java = java.getCause()
     except Exception:  # Py4J raises several classes if the JVM has ended
         pass
@@ -301,6 +306,19 @@ def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:
     return condition or "", {key: valid_text(str(value)) for key, value in parameters.items()}
 
 
+def _expression_of(java: Any) -> str:
+    """Returns the expression in which Spark found a value that is not valid."""
+    try:
+        if not (java.getSqlState() or "").startswith(_DATA_EXCEPTION):
+            return ""
+        for context in java.getQueryContext():
+            place = f" ({context.callSite()})" if str(context.contextType()) == "DataFrame" else ""
+            return valid_text(f"{context.fragment()}{place}")
+    except Exception:  # it has no such method
+        pass
+    return ""
+
+
 def _reason(thrown: Sequence[_Thrown]) -> str:
     """Returns the message of the first exception that is not a wrapper. Spark wraps the error of
     a task when a stage fails, and when another thread has waited for it.
@@ -319,6 +337,8 @@ def _reason(thrown: Sequence[_Thrown]) -> str:
         reason = _JAVA_CLASS.sub("", lost[1])
     if first.condition.endswith(_ONLY_A_PLACE) and last is not first:
         reason = f"{reason.rstrip()} ({_message(last.message) or last.java_class})"
+    if first.expression:
+        reason = f"{reason.strip()}; in the expression {first.expression}"
     return reason.strip() or first.java_class.rpartition(".")[2] or _NO_REASON
 
 

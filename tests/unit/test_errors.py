@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -331,6 +333,32 @@ def test_a_users_function_inside_spark_shows_its_own_lines() -> None:
         "           ~~^~~",
         "ZeroDivisionError: division by zero",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "contexts", "shown"),
+    [
+        ("22012", [("SQL", "a / b", "")], "; in the expression a / b"),
+        ("22018", [("DataFrame", "cast", "job.py:7")], "; in the expression cast (job.py:7)"),
+        ("22012", [], ""),
+        ("42703", [("SQL", "orgin", "")], ""),
+        (None, [("SQL", "a / b", "")], ""),
+    ],
+)
+def test_the_expression_of_a_wrong_value_is_shown(
+    state: str | None, contexts: Sequence[tuple[str, str, str]], shown: str
+) -> None:
+    thrown: Any = spark("CONDITION", "[CONDITION] It is wrong. SQLSTATE: x")
+    thrown.getSqlState = lambda: state
+    thrown.getQueryContext = lambda: [
+        SimpleNamespace(
+            contextType=lambda kind=kind: kind,
+            fragment=lambda text=text: text,
+            callSite=lambda place=place: place,
+        )
+        for kind, text, place in contexts
+    ]
+    assert summary_of(JavaError(thrown)) == f"[CONDITION] It is wrong. SQLSTATE: x{shown}"
 
 
 def test_a_users_function_is_found_behind_sparks_wrappers() -> None:
