@@ -159,9 +159,9 @@ def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
         users = [f for f in described.stack if _is_users(f.filename, roots)]
         places = [f'File "{frame.filename}", line {frame.lineno},' for frame in users]
         # PySpark adds the frames in the message to the exception, without their columns.
-        told = worker + of_query
-        # text only: the message is all that tells which these are
-        new = [frame for frame, at in zip(users, places, strict=True) if at not in told]
+        shown = worker + of_query
+        # text only: nothing else distinguishes them from the exception's own
+        new = [frame for frame, at in zip(users, places, strict=True) if at not in shown]
         frames = traceback.StackSummary.from_list(new)
         if not frames and not worker and not _users_syntax_error(described, roots):
             continue

@@ -151,7 +151,7 @@ def _release(client: Any, targets: Sequence[str]) -> None:
             if not connection.stream.readline():
                 raise ConnectionError("the JVM has ended")
     except BaseException as error:
-        connection.close()  # it may have answers that nobody has read
+        connection.close()  # it may have unread answers
         if not isinstance(error, Exception):
             raise
     else:

@@ -154,7 +154,7 @@ def catalyst_of(jvm: Any) -> Catalyst:
 
 
 def _methods(rules: Iterable[Any]) -> list[Any]:
-    """Returns the `apply` of rules. Py4J asks the JVM for it each time that it is named."""
+    """Returns the `apply` of rules, which Py4J looks up in the JVM at each access."""
     return [rule.apply for rule in rules]
 
 

@@ -231,8 +231,8 @@ class ProgressReporter:
         }
 
     def _states(self, details: JobDetails) -> list[dict[str, Any]]:
-        """Describes the operators with state. Rows that are too late are dropped where watermarks
-        are assigned, which may be before the first of them; so it counts these too.
+        """Describes the operators with state. Late rows are dropped where watermarks are assigned,
+        which may be before the first operator with state; it also counts those.
         """
         found = [
             (vertex, operator)
