@@ -34,6 +34,9 @@ class SubmissionRejected(FiresteelError):
     """The cluster rejected the job; the message has the reason."""
 
 
+DATA_EXCEPTION = "22"  # the class of SQLSTATEs of values that are not valid
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
     """Describes an exception, wherever it was raised. All of its text is valid (`firesteel.text`),
@@ -50,11 +53,19 @@ class ErrorInfo:
     lost_task_executor: str = ""  # only reports the loss of this TaskExecutor
     final: bool = False  # a new attempt would fail as well: the job is not restarted
     condition: str = ""  # Spark's, such as DIVIDE_BY_ZERO, if it is an error of Spark's
+    sql_state: str = ""  # of this condition, such as "22012"
 
     def __post_init__(self) -> None:
         for item in fields(self):
             if isinstance(text := getattr(self, item.name), str):
                 object.__setattr__(self, item.name, valid_text(text))
+
+    @property
+    def of_program(self) -> bool:
+        """Whether a function of the program has raised an exception, or an expression has a value
+        that is not valid: the same rows are likely to cause it again.
+        """
+        return bool(self.user_traceback) or self.sql_state.startswith(DATA_EXCEPTION)
 
     @property
     def shown(self) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from firesteel.common.config.redaction import hidden
 from firesteel.common.installation import SERVICES
-from firesteel.errors import ErrorInfo, FiresteelError
+from firesteel.errors import DATA_EXCEPTION, ErrorInfo, FiresteelError
 from firesteel.text import clipped, text_of, valid_text
 
 
@@ -53,10 +53,11 @@ def error_info(
         summary, users = summary_of(exc), _user_traceback(exc, roots)
         whole = "".join(traceback.format_exception(exc)).rstrip()
         consequence = not users and any(isinstance(link.error, PeerEnded) for link in _chain(exc))
-        condition = _condition(exc)
+        condition, sql_state = _condition(exc)
     except BaseException as error:  # raised by an attribute of the exception
         summary = f"{type(exc).__name__}, which cannot be described: {type(error).__name__}"
-        users, whole, consequence, condition = "", _places(exc), False, ""
+        users, whole, consequence = "", _places(exc), False
+        condition = sql_state = ""
     return ErrorInfo(
         summary=clipped(hidden(summary), 2_000),
         user_traceback=clipped(hidden(users), MAX_TEXT_CHARS),
@@ -66,6 +67,7 @@ def error_info(
         task_name=task_name,
         consequence=consequence,
         condition=condition,
+        sql_state=sql_state,
     )
 
 
@@ -232,7 +234,6 @@ _ONLY_A_PLACE = ".NO_HINT"  # ends conditions whose message has a place and no r
 _RAISED_BY_USER = "USER_RAISED_EXCEPTION"  # by raise_error(), with a text of the user's
 _WRAPPER = "org.apache.spark.SparkException"
 _CAUSES_MAX = 20
-_DATA_EXCEPTION = "22"  # the class of SQLSTATE
 _NO_REASON = "Spark gave no reason"
 
 
@@ -243,6 +244,7 @@ class _Thrown(NamedTuple):
     message: str
     condition: str  # Spark's name of the error; empty if it has none
     parameters: Mapping[str, str]  # of the condition
+    sql_state: str = ""  # of the condition
     expression: str = ""  # whose value is wrong, as the program has it
 
 
@@ -280,21 +282,19 @@ def _thrown_by(exc: BaseException) -> list[_Thrown]:
         while java is not None and len(thrown) < _CAUSES_MAX:
             java_class, message = java.getClass().getName(), java.getMessage() or ""
             condition, parameters = _condition_of(java)
-            expression = _expression_of(java) if condition else ""
-            thrown.append(
-                _Thrown(java_class, valid_text(message), condition, parameters, expression)
-            )
+            one = _Thrown(java_class, valid_text(message), condition, parameters)
+            thrown.append(_with_state(one, java) if condition else one)
             java = java.getCause()
     except Exception:  # Py4J raises several classes if the JVM has ended
         pass
     return thrown
 
 
-def _condition(exc: BaseException) -> str:
-    """Returns the condition of an error of Spark's; empty if it is not one."""
+def _condition(exc: BaseException) -> tuple[str, str]:
+    """Returns the condition of an error of Spark's, and its SQLSTATE. Others have none (empty)."""
     links = (link.error for link in reversed(list(_chain(exc))))
     thrown = (one for error in links for one in _thrown_by(error))
-    return next((one.condition for one in thrown if one.condition), "")
+    return next(((one.condition, one.sql_state) for one in thrown if one.condition), ("", ""))
 
 
 def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:
@@ -306,17 +306,18 @@ def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:
     return condition or "", {key: valid_text(str(value)) for key, value in parameters.items()}
 
 
-def _expression_of(java: Any) -> str:
-    """Returns the expression in which Spark found a value that is not valid."""
+def _with_state(thrown: _Thrown, java: Any) -> _Thrown:
+    """Adds the SQLSTATE and, if a value is not valid, the expression in which Spark found it."""
     try:
-        if not (java.getSqlState() or "").startswith(_DATA_EXCEPTION):
-            return ""
-        for context in java.getQueryContext():
-            place = f" ({context.callSite()})" if str(context.contextType()) == "DataFrame" else ""
-            return valid_text(f"{context.fragment()}{place}")
+        thrown = thrown._replace(sql_state=java.getSqlState() or "")
+        if thrown.sql_state.startswith(DATA_EXCEPTION):
+            for context in java.getQueryContext():
+                place = context.callSite() if str(context.contextType()) == "DataFrame" else ""
+                expression = f"{context.fragment()} ({place})" if place else context.fragment()
+                return thrown._replace(expression=valid_text(str(expression)))
     except Exception:  # it has no such method
         pass
-    return ""
+    return thrown
 
 
 def _reason(thrown: Sequence[_Thrown]) -> str:

@@ -37,9 +37,9 @@ log = get_logger(__name__)
 
 ROWS_S = 60.0  # for rows of a memory sink whose checkpoint is complete
 
-# Spark ends a query with its first error. A job ends with the first exception of the program's
-# functions. It is restarted after the loss of a process, and some times after any other error,
-# which it may have from another process.
+# Spark ends a query with its first error. A job ends with the first error of its program. It is
+# restarted after the loss of a process, and some times after any other error, which it may have
+# from another process.
 _RESTARTS = {
     options.RESTART_AFTER_USER_ERRORS.key: "fail",
     options.RESTART_STRATEGY.key: "failure-rate",

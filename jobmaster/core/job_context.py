@@ -148,7 +148,7 @@ class JobContext:
         """Returns the seconds to wait before restarting after this failure, or None for no restart.
         Uses up an attempt.
         """
-        if error.final or (error.user_traceback and not self._restarts_after_user_errors):
+        if error.final or (error.of_program and not self._restarts_after_user_errors):
             return None
         return self.restart_strategy.delay_s(self.now_ms(now) / 1000)
 

@@ -358,7 +358,10 @@ def test_the_expression_of_a_wrong_value_is_shown(
         )
         for kind, text, place in contexts
     ]
-    assert summary_of(JavaError(thrown)) == f"[CONDITION] It is wrong. SQLSTATE: x{shown}"
+    info = error_info(JavaError(thrown))
+    assert info.summary == f"[CONDITION] It is wrong. SQLSTATE: x{shown}"
+    assert (info.condition, info.sql_state) == ("CONDITION", state or "")
+    assert info.of_program == (state is not None and state.startswith("22"))
 
 
 def test_a_users_function_is_found_behind_sparks_wrappers() -> None:

@@ -527,8 +527,9 @@ RESTART_AFTER_USER_ERRORS = _jobs.option(
     "restart-strategy.user-errors",
     "enum",
     "restart",
-    "What the strategy does after an exception of the program's own functions, which are likely to "
-    "raise it again: it decides as for other failures (restart), or the job ends (fail).",
+    "What the strategy does after an exception of the program's functions or an invalid value in "
+    "its expressions, which are likely to recur: it decides as for other failures (restart), or "
+    "the job ends (fail).",
     choices=("restart", "fail"),
 )
 FAILOVER_STRATEGY = _jobs.option(

@@ -108,14 +108,24 @@ def test_a_failure_restarts_its_pipeline_in_its_old_slot_and_no_other() -> None:
     assert world.core.graph.status is JobStatus.FINISHED
 
 
-@pytest.mark.parametrize("traceback", ["", "ValueError: no such page"])
-def test_an_exception_of_the_program_ends_the_job_if_it_is_configured_to(traceback: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "ends"),
+    [
+        ({}, False),
+        ({"user_traceback": "ValueError: no such page"}, True),
+        ({"condition": "DIVIDE_BY_ZERO", "sql_state": "22012"}, True),
+        ({"condition": "FAILED_READ_FILE.NO_HINT", "sql_state": "KD001"}, False),
+    ],
+)
+def test_an_error_of_the_program_ends_the_job_if_it_is_configured_to(
+    what: dict[str, str], ends: bool
+) -> None:
     world = running("a", "b", restarts_after_user_errors=False)
-    error = replace(BOOM, user_traceback=traceback)
+    error = replace(BOOM, **what)  # type: ignore[arg-type]
     world.report(world.executions("a0"), S.FAILED, error=error)
     world.report(world.executions("a1"), S.CANCELED)
-    assert (world.core.graph.status is JobStatus.FAILING) == bool(traceback)
-    if traceback:
+    assert (world.core.graph.status is JobStatus.FAILING) == ends
+    if ends:
         world.report(of_pipeline(world, "b"), S.CANCELED)
         assert world.core.graph.status is JobStatus.FAILED
 
