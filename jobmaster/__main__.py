@@ -6,7 +6,6 @@ import gc
 import socket
 
 import click
-import pyarrow.fs  # noqa: F401
 import structlog
 
 from firesteel.common import logs
@@ -19,10 +18,6 @@ from jobmaster.service import JobMasterProcess
 from jobmaster.shell import RunningJob
 
 log = structlog.get_logger(__name__)
-
-# Most of these processes are copies of one that has imported this module: a job waits neither for
-# its converters, nor for the import of pyarrow.fs, which its checkpoints need.
-compile_all()
 
 
 @service_main("jobmaster", role=Role.JOB_MASTER)
@@ -52,6 +47,15 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     await job_master.start()
     process.announce_ready(address=job_master.address, metrics_address=job_master.metrics_address)
     await job_master.run()
+
+
+def prepare() -> None:
+    """Called in a process that is copied, whose copies share its memory (see `fork_server`): so a
+    job waits neither for its converters, nor for the import that its checkpoints need.
+    """
+    import pyarrow.fs  # noqa: F401
+
+    compile_all()
 
 
 def _job_built(job: RunningJob) -> None:

@@ -25,7 +25,8 @@ def rows_of(split: int, number: int) -> list[str]:
 class CommittedReader(threading.Thread):
     """Reads all partitions. A transaction has complete batches, and readers of committed records
     see none of its records before its end. So, whenever all visible records are read, they are
-    complete batches, in order. Unless `whole`, transactions end anywhere.
+    complete batches, in order. Unless `whole`, transactions end anywhere. A record that the
+    consumer reads again, at the same offset, is the same record.
     """
 
     def __init__(self, kafka: Kafka, topic: str, *, whole: bool = True) -> None:
@@ -51,15 +52,19 @@ class CommittedReader(threading.Thread):
         )
         consumer.assign([TopicPartition(self._topic, number, 0) for number in range(SPLITS)])
         rows: list[list[str]] = [[] for _ in range(SPLITS)]
+        last = [-1] * SPLITS  # the highest offset that was read
         try:
             while not (self._over.is_set() or self.problem):
                 for message in consumer.consume(1_000, 0.1):
                     error, partition = message.error(), message.partition()
                     assert partition is not None
                     if error is None:
-                        value = message.value()
+                        value, offset = message.value(), message.offset()
                         assert isinstance(value, bytes)
-                        rows[partition].append(value.decode())
+                        assert offset is not None
+                        if offset > last[partition]:
+                            last[partition] = offset
+                            rows[partition].append(value.decode())
                     elif error.name() == "_PARTITION_EOF":  # before the next open transaction
                         self._look(partition, rows[partition])
         finally:

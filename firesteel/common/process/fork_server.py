@@ -1,12 +1,13 @@
 """`python -m firesteel.common.process.fork_server MODULE [ARGUMENT...]`: imports what
 `python -m MODULE` runs, and becomes that process in a copy of itself for each request.
 
-A service's imports take half a second of CPU time. A copy of a process that has made them takes
-some milliseconds, and shares their memory. `forked.ForkServer` starts this server, writes requests
-to its standard input and reads the outcomes from its standard output. The server ends when its
-input ends; the copies survive.
+A service's imports take half a second of CPU time. A copy of a process that has made them, and has
+called `prepare` if the module has such a function, takes some milliseconds, and shares their
+memory. `forked.ForkServer` starts this server, writes requests to its standard input and reads the
+outcomes from its standard output. The server ends when its input ends; the copies survive.
 
-It has one thread, since a copy inherits only one.
+It has no other threads of Firesteel, since a copy inherits only one. The allocator that comes with
+pyarrow has one, which it starts again in copies.
 """
 
 from __future__ import annotations
@@ -34,13 +35,20 @@ def main() -> None:
     replies = os.dup(1)
     os.dup2(2, 1)  # printed text is not a reply
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's import would start other threads
-    command: Callable[[], object] = importlib.import_module(f"{module}.__main__").main
+    imported = importlib.import_module(f"{module}.__main__")
+    command: Callable[[], object] = imported.main
+    prepare: Callable[[], object] = getattr(imported, "prepare", _nothing)
+    prepare()
     gc.collect()
     gc.freeze()  # a collection in a copy would write to all shared memory
     if _Server(replies).serve():
         sys.argv = [f"{module}/__main__.py", *arguments]
         _show_command([sys.executable, "-m", module, *arguments])
         command()
+
+
+def _nothing() -> None:
+    """What most modules prepare."""
 
 
 class _Server:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-import pyarrow as pa
-
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.checkpoints.evolution import changed_states, kept_states
 from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
@@ -165,6 +163,8 @@ def _key_types(graph: JobGraph, schemas: Mapping[OutputOf, bytes]) -> dict[Opera
     restored under keys of a different type would never be found. Operators without keys, or with an
     input of unknown schema, are missing.
     """
+    import pyarrow as pa  # takes long: only JobMasters of jobs with checkpoints need it
+
     found: dict[OperatorId, str] = {}
     vertices = {vertex.vertex_id: vertex for vertex in graph.vertices}
     for edge in graph.edges:
