@@ -6,8 +6,8 @@ called `prepare` if the module has such a function, takes some milliseconds, and
 memory. `forked.ForkServer` starts this server, writes requests to its standard input and reads the
 outcomes from its standard output. The server ends when its input ends; the copies survive.
 
-It has no other threads of Firesteel, since a copy inherits only one. The allocator that comes with
-pyarrow has one, which it starts again in copies.
+It has one thread, since a copy inherits only one; except that the allocator which comes with
+pyarrow has its own, which it does without in copies.
 """
 
 from __future__ import annotations
