@@ -56,7 +56,6 @@ OURS = (
 MODULES = {
     "async": "async_calls",
     "kubernetes_pods": "kubernetes",
-    "query_start": "spark_programs.start",
     "spark_programs": "spark_programs.compare",
 }  # modules whose names differ from their benchmarks'
 # Modules with `run(share)`; `share` is the share of a full run's rows, checkpoints and failures.

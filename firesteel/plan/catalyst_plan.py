@@ -6,6 +6,7 @@ and functions are resolved there, once, and a slot only puts the plan on top of 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -91,9 +92,12 @@ def serialized(
 
     Raises Py4JJavaError if it has a part that cannot be serialised.
     """
+    from py4j.protocol import Py4JJavaError
+
     statics = statics or {}
     if not any(name in text for name in PYTHON_MAPS):
-        return CatalystPlan((("", _serialized(jvm, plan)),), text, tuple(statics.items()))
+        with contextlib.suppress(Py4JJavaError):  # spark.sql.maxPlanStringLength shortens the text
+            return CatalystPlan((("", _serialized(jvm, plan)),), text, tuple(statics.items()))
     chain, node = [], plan
     while items(node.children()):
         chain.append(node)

@@ -65,8 +65,8 @@ _ROW_BY_ROW = frozenset(
 _TRANSPARENT = frozenset(
     ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
 )
-# The methods of nodes that are refused, for messages.
 _BY_TIME = frozenset({"First", "Last"})  # aggregate functions; also any_value, which is first
+# The methods of nodes that are refused, for messages.
 _METHODS = {
     "CollectMetrics": "observe()",
     "GlobalLimit": "limit(), except after an aggregate in complete mode,",

@@ -22,10 +22,16 @@ SERVICE = """
 import os, sys, time
 print("imported", flush=True)
 
+prepared = []
+
+def prepare():
+    prepared.append(os.getpid())
+
 def main():
     from firesteel.common.process import announce_ready, watch_lifeline
     watch_lifeline()
     print("runs", *sys.argv[1:], file=sys.stderr, flush=True)
+    print("prepared by the parent:", prepared == [os.getppid()], file=sys.stderr, flush=True)
     if "fails" in sys.argv:
         sys.exit(7)
     import signal
@@ -64,7 +70,8 @@ async def test_processes_are_copies_of_one(server: ForkServer, tmp_path: Path) -
         assert first.ready["parent"] == second.ready["parent"] != os.getpid()
         for child, log in zip((first, second), logs, strict=True):
             # Only what it has done itself, with its arguments and in its log; the imports are made.
-            assert log.read_text() == "runs --at 127.0.0.1\n"
+            said = ["runs --at 127.0.0.1", "prepared by the parent: True"]
+            assert log.read_text().splitlines() == said
             process = psutil.Process(child.pid)
             command = [word for word in process.cmdline() if word]
             assert command == [sys.executable, "-m", "small_service", "--at", "127.0.0.1"]

@@ -37,18 +37,14 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's import would start other threads
     imported = importlib.import_module(f"{module}.__main__")
     command: Callable[[], object] = imported.main
-    prepare: Callable[[], object] = getattr(imported, "prepare", _nothing)
-    prepare()
+    if (prepare := getattr(imported, "prepare", None)) is not None:
+        prepare()
     gc.collect()
     gc.freeze()  # a collection in a copy would write to all shared memory
     if _Server(replies).serve():
         sys.argv = [f"{module}/__main__.py", *arguments]
         _show_command([sys.executable, "-m", module, *arguments])
         command()
-
-
-def _nothing() -> None:
-    """What most modules prepare."""
 
 
 class _Server:

@@ -24,8 +24,8 @@ from firesteel.common.config import Configuration, options
 SLOTS = 2
 QUERIES = 11  # the first one also starts the session
 GOAL_MS = 400
+PROGRAM = Path(__file__).with_name("query_start_program.py")
 _POLL_S = 0.05  # far shorter than a start; each poll takes CPU time from it
-PROGRAM = Path(__file__).with_name("starting.py")
 
 
 def run() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A program that starts a streaming query several times: `starting.py FOLDER QUERIES`.
+"""A program that starts a streaming query several times: `query_start_program.py FOLDER QUERIES`.
 
 It uses Spark alone. Before each start it prints the time; it stops the query once FOLDER has a file
 whose name is the number of the query.
