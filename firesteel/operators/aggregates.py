@@ -80,10 +80,18 @@ class PartialWindowAggregateSpec(Spec):
     whole_windows: bool = False
     latest: str = ""  # a column of timestamps, whose latest value in each group is `_latest`
     part_column: str = ""  # see SessionParts
+    observes: bool = False  # its input as it is: an update of a key is a row
 
     uses_pandas = False
-    counts_rows = True
     runs_on_spark = True
+
+    @property
+    def counts_rows(self) -> bool:
+        return not self.observes
+
+    @property
+    def sees_each_update(self) -> bool:
+        return self.observes
 
     @property
     def merges(self) -> dict[str, str]:

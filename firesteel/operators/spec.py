@@ -66,8 +66,10 @@ class Spec:
 
     # -- changes of rows
 
-    # Whether it relates rows to each other, and would count an update as an additional row.
-    counts_rows: ClassVar[bool] = False
+    @property
+    def counts_rows(self) -> bool:
+        """Whether it relates rows to each other, and would count an update as an additional row."""
+        return False
 
     @property
     def applies_changes(self) -> bool:

@@ -118,15 +118,16 @@ class Catalyst:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))
 
+    def aggregated(self, results: Sequence[Any], child: Any) -> Any:
+        """Returns the aggregate of all rows of a plan."""
+        none = nothing(self.jvm)
+        return self.logical.Aggregate(self.seq([]), self.seq(results), child, none)
+
     def aggregate(self, session: Any, text: str, columns: Sequence[Any]) -> Any:
         """Returns what Spark understands by the SQL text of an aggregate function of columns."""
         parsed = session.sessionState().sqlParser().parseExpression(text)
-        plan = self.logical.Aggregate(
-            self.seq([]),
-            self.seq([self.named(parsed, "result")]),
-            self.leaf(columns or [self.named(self.literal(1), "one").toAttribute()]),
-            nothing(self.jvm),
-        )
+        leaf = self.leaf(columns or [self.named(self.literal(1), "one").toAttribute()])
+        plan = self.aggregated([self.named(parsed, "result")], leaf)
         rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
         analyzed = _applied(self._replacements, rows.queryExecution().analyzed())
         return analyzed.aggregateExpressions().head().child()

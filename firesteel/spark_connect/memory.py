@@ -1,4 +1,4 @@
-"""MemoryTable: the table of a memory sink, which reads the rows of its job as they arrive."""
+"""MemoryTable: the rows of a sink as a table of the front, which reads them as they arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Batches:
 
     def __init__(self, *, replaces: bool) -> None:
         self._replaces = replaces
-        self._complete: list[pa.RecordBatch] = []
+        # Each with the checkpoint that ended its batch; None: the end of the job.
+        self._complete: list[tuple[int | None, pa.RecordBatch]] = []
         self._arrived: list[pa.RecordBatch] = []  # of the batch whose mark is yet to come
         self.version = 0  # increases with the rows that count
         self.checkpoint_id = 0  # the last one whose rows all count
@@ -48,20 +49,29 @@ class Batches:
 
     def _end_batch(self, batch_id: int | None, checkpoint_id: int | None) -> None:
         if batch_id is not None:
-            arrived, self._arrived = self._arrived, []
+            arrived, self._arrived = [(checkpoint_id, rows) for rows in self._arrived], []
             self._complete = arrived if self._replaces else [*self._complete, *arrived]
             self.batch_id = batch_id
             self.version += 1
         if checkpoint_id is not None:
             self.checkpoint_id = checkpoint_id
 
+    def take(self, until: int | None) -> list[tuple[int | None, pa.RecordBatch]]:
+        """Returns the rows of batches up to a checkpoint, or all, with the checkpoint that ended
+        their batch; they count no more.
+        """
+
+        def is_wanted(ended: int | None) -> bool:
+            return until is None or (ended is not None and ended <= until)
+
+        taken = [each for each in self._complete if is_wanted(each[0])]
+        self._complete = [each for each in self._complete if not is_wanted(each[0])]
+        return taken
+
     def table(self, schema: pa.Schema) -> pa.Table:
         """Returns the rows that count."""
-        return (
-            pa.Table.from_batches(self._complete, self._complete[0].schema)
-            if (self._complete)
-            else schema.empty_table()
-        )
+        rows = [rows for _, rows in self._complete]
+        return pa.Table.from_batches(rows, rows[0].schema) if rows else schema.empty_table()
 
 
 class MemoryTable:
@@ -98,6 +108,11 @@ class MemoryTable:
                 return None
             self._shown = self._batches.version
             return self._batches.table(self._arrow_schema)
+
+    def take_rows(self, until: int | None) -> list[tuple[int | None, pa.RecordBatch]]:
+        """As `Batches.take`."""
+        with self._changed:
+            return self._batches.take(until)
 
     def wait(self, checkpoint_id: int | None = None, timeout_s: float | None = None) -> None:
         """Waits until the table has all rows up to a complete checkpoint, or up to the job's end.

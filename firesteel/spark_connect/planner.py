@@ -33,7 +33,7 @@ from firesteel.operators import (
     Spec,
     TumblingSpec,
 )
-from firesteel.operators.aggregates import LATEST
+from firesteel.operators.aggregates import LATEST, AggregateExpression
 from firesteel.operators.joins import EventTimes, How, IntervalSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.catalyst_plan import alias, items, without_ids
@@ -68,7 +68,6 @@ _TRANSPARENT = frozenset(
 _BY_TIME = frozenset({"First", "Last"})  # aggregate functions; also any_value, which is first
 # The methods of nodes that are refused, for messages.
 _METHODS = {
-    "CollectMetrics": "observe()",
     "GlobalLimit": "limit(), except after an aggregate in complete mode,",
     "LocalLimit": "limit(), except after an aggregate in complete mode,",
     "Offset": "offset(), except after an aggregate in complete mode,",
@@ -97,6 +96,16 @@ _WHOLE = frozenset(("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Wind
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObservedStream:
+    """The metrics of an `observe()`: a stream with one row for each batch that has rows there."""
+
+    name: str  # of the observation
+    stream: DataStream
+    schema: StructType
+    without_rows: pa.Table  # the metrics of a batch without rows there
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedStream:
     """A streaming query as a stream without a sink.
 
@@ -111,6 +120,7 @@ class PlannedStream:
     schema: StructType  # of the query, after `per_batch`
     per_batch: Callable[[DataFrame], DataFrame] | None = None
     is_renamed: bool = False
+    observed: tuple[ObservedStream, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +214,11 @@ class Planner:
         self._output_mode = output_mode
         self._batches = batches
         self._static_rows = static_rows
+        self._observations: list[tuple[Any, _Flow]] = []  # nodes of observe(), and their rows
         self._nodes: dict[str, Callable[[Any], _Flow]] = {
             "EventTimeWatermark": self._watermark,
             "Aggregate": self._aggregate,
+            "CollectMetrics": self._observation,
             "Deduplicate": self._deduplicate,
             "DeduplicateWithinWatermark": self._deduplicate,
             "Distinct": self._deduplicate,
@@ -228,6 +240,8 @@ class Planner:
         schema = schema_of(plan.schema())
         repeats = bool(repeated(schema.names))
         below, above = self._split_whole(plan)
+        # Observed aggregates emit each key once per batch, as in Spark.
+        self._batches = self._batches or _observes_aggregate(below)
         flow, per_batch = self._flow(below), None
         if above is None:
             flow = self._unique(flow) if repeats else flow
@@ -237,6 +251,8 @@ class Planner:
             flow = self._cut(flow)
             whole = above(catalyst.leaf(flow.attributes))
             per_batch = catalyst.stretch(self._uniquely_named(whole) if repeats else whole)
+        # After the query, whose names of state do not depend on its observations.
+        observed = tuple(self._observed(node, rows) for node, rows in self._observations)
         share_watermarks(self._environment._program.graph)
         return PlannedStream(
             environment=self._environment,
@@ -244,6 +260,7 @@ class Planner:
             schema=schema,
             per_batch=per_batch,
             is_renamed=repeats,
+            observed=observed,
         )
 
     def _unique(self, flow: _Flow) -> _Flow:
@@ -280,6 +297,11 @@ class Planner:
             (node,) = children(node)
         if lowest < 0:
             return plan, None
+        if any(kind(node) == "CollectMetrics" for node in chain[:lowest]):
+            raise InvalidProgram(
+                "observe() is not supported after orderBy(), limit(), offset() and functions over"
+                " windows of a complete result; call it before them"
+            )
         (below,) = children(chain[lowest])
 
         def above(leaf: Any) -> Any:
@@ -404,16 +426,8 @@ class Planner:
     def _aggregate(self, plan: Any) -> _Flow:
         """Computes keys and inputs in a stretch, aggregates them, and computes the results."""
         catalyst = self._catalyst
-        physical = self._jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation
-        option = physical.unapply(plan)
-        if option.isEmpty():
-            raise InvalidProgram(
-                f"this aggregate is not supported on streams:\n"
-                f"{plan.treeString().splitlines()[0][:300]}"
-            )
-        found = option.get()
-        grouping, calls, results = items(found._1()), items(found._2()), items(found._3())
-        window, plan = None, found._4()
+        grouping, calls, results, plan = self._physical(plan)
+        window = None
         if (attribute := _only_key(grouping, calls)) is not None:
             window = time_window(catalyst, plan, attribute)
             if window is not None and not self._is_assigned(window):
@@ -455,23 +469,7 @@ class Planner:
         before = catalyst.project([each for _, each in columns], flow.plan)
         flow = replace(flow, plan=before, watermark=assigned, hides_time=False)
         flow = self._cut_as(flow, [name for name, _ in columns])
-        for call in calls:
-            if not (time or latest) and kind(call.aggregateFunction()) in _BY_TIME:
-                raise InvalidProgram(
-                    f"{call.sql()} depends on the order of rows, which a stream has by its event"
-                    " time only: call withWatermark before, or use min_by(value, column) or"
-                    " max_by(value, column)"
-                )
-        aggregates = parse_aggregates(
-            expressions or ["count(1) AS rows_"], time_column=time or latest
-        )
-        for call, aggregate in zip(calls, aggregates, strict=False):  # without calls, rows count
-            if not aggregate.splittable:
-                raise InvalidProgram(
-                    f"{call.sql()} would keep all rows of each group; use functions whose results"
-                    " can be updated (count, sum, min, max, avg, stddev, approx_count_distinct,"
-                    " ...)"
-                )
+        aggregates = _parsed(calls, expressions, time or latest)
         partial = PartialWindowAggregateSpec(
             key_columns=key_columns,
             window=spec,
@@ -519,6 +517,62 @@ class Planner:
             uid=self._names.uid("aggregate"),
         )
         return self._after_aggregate(stream, keys, calls, results)
+
+    def _physical(self, aggregate: Any) -> tuple[list[Any], list[Any], list[Any], Any]:
+        """Returns the grouping expressions of an Aggregate, its calls of aggregate functions, its
+        results, and its child.
+        """
+        physical = self._jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation
+        option = physical.unapply(aggregate)
+        if option.isEmpty():
+            raise InvalidProgram(
+                f"this aggregate is not supported on streams:\n"
+                f"{aggregate.treeString().splitlines()[0][:300]}"
+            )
+        found = option.get()
+        return items(found._1()), items(found._2()), items(found._3()), found._4()
+
+    def _observation(self, plan: Any) -> _Flow:
+        flow = self._cut_flow(children(plan)[0])
+        self._observations.append((plan, flow))
+        return flow
+
+    def _observed(self, node: Any, flow: _Flow) -> ObservedStream:
+        """Adds the metrics of an `observe()` besides the stream of its rows."""
+        catalyst = self._catalyst
+        whole = catalyst.aggregated(items(node.metrics()), flow.plan)
+        _, calls, results, _ = self._physical(whole)
+        keys = [_Key.of(catalyst, self._names, self._all_rows())]
+        columns = [column for key in keys for column in key.columns]
+        inputs: list[Any] = []
+        expressions = [self._call(call, inputs) for call in calls]
+        columns += [(each.name(), each) for each in inputs]
+        before = catalyst.project([each for _, each in columns], flow.plan)
+        rows = self._cut_as(replace(flow, plan=before), [name for name, _ in columns])
+        aggregates = _parsed(calls, expressions, "")
+        names = tuple(keys[0].names)
+        stream = rows.stream.key_by(*names)._add_in_two_halves(
+            f"Observe({node.name()})",
+            PartialWindowAggregateSpec(
+                key_columns=names,
+                window=None,
+                time_column="",
+                aggregates=aggregates,
+                observes=True,
+            ),
+            RunningAggregateSpec(
+                key_columns=names, aggregates=aggregates, at_barriers=True, forgets=True
+            ),
+            uid=self._names.uid("observation"),
+        )
+        schema = schema_of(whole.schema())
+        observed = self._after_aggregate(stream, keys, calls, results)
+        return ObservedStream(
+            name=node.name(),
+            stream=self._cut(observed, names=schema.names).stream,
+            schema=schema,
+            without_rows=self._static_rows(whole),
+        )
 
     def _another(self, columns: Sequence[tuple[str, Any]], time: Any, name: str) -> Any:
         """Returns the time as a column besides `columns`, one of which may be the time as a key."""
@@ -793,6 +847,30 @@ class Planner:
         return self._on(stream, attributes, list(names))
 
 
+def _parsed(
+    calls: Sequence[Any], expressions: Sequence[str], time: str
+) -> tuple[AggregateExpression, ...]:
+    """Parses calls of aggregate functions, which are `expressions` in SQL. `time` is the column
+    with the event time; empty: there is none.
+    """
+    for call in calls:
+        if not time and kind(call.aggregateFunction()) in _BY_TIME:
+            raise InvalidProgram(
+                f"{call.sql()} depends on the order of rows, which a stream has by its event"
+                " time only: call withWatermark before, or use min_by(value, column) or"
+                " max_by(value, column)"
+            )
+    aggregates = parse_aggregates(expressions or ["count(1) AS rows_"], time_column=time)
+    for call, aggregate in zip(calls, aggregates, strict=False):  # without calls, rows count
+        if not aggregate.splittable:
+            raise InvalidProgram(
+                f"{call.sql()} would keep all rows of each group; use functions whose results"
+                " can be updated (count, sum, min, max, avg, stddev, approx_count_distinct,"
+                " ...)"
+            )
+    return aggregates
+
+
 def _assigned(
     stream: DataStream, watermark: _Watermark, column: str, *, drops: bool = False
 ) -> DataStream:
@@ -990,6 +1068,12 @@ def _is_attribute(expression: Any) -> bool:
 
 def _has(plan: Any, name: str) -> bool:
     return kind(plan) == name or any(_has(child, name) for child in children(plan))
+
+
+def _observes_aggregate(plan: Any) -> bool:
+    if kind(plan) == "CollectMetrics" and _has(plan, "Aggregate"):
+        return True
+    return any(map(_observes_aggregate, children(plan)))
 
 
 def _row_count(catalyst: Catalyst) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,10 @@ IDLE_EVERY_MS = 10_000  # as spark.sql.streaming.noDataProgressEventInterval
 UNKNOWN = -1
 # Kinds of operators whose state is not that of an operator of the query.
 _OTHERS = frozenset({"Source", "Sink", "AssignWatermarks", "EventTimeWatermark", "Batches"})
+
+OBSERVATION = "Sink: observation"  # the name of sinks for metrics, which are not those of a query
+
+_NO_ROWS = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
 
 INITIALIZING = "Initializing sources"
 WAITING = "Waiting for data to arrive"
@@ -138,8 +142,23 @@ class ProgressReporter:
         self._since = _Counters()
         return batch
 
-    def publish(self, batch: Batch) -> None:
-        self.recent = [*self.recent[1 - RECENT :], batch]
+    def publish(
+        self, batch: Batch, metrics: Mapping[str, Any] | None = None, *, again: bool = False
+    ) -> Batch:
+        """Publishes a batch with the metrics of observations. `again`: as another batch, for more
+        metrics, without rows.
+        """
+        progress = json.loads(batch.progress)
+        if metrics:
+            progress["observedMetrics"] = metrics
+        if again:
+            progress["batchId"], self._next_batch = self._next_batch, self._next_batch + 1
+            progress["sink"]["numOutputRows"] = 0
+            for each in (progress, *progress["sources"]):
+                each |= _NO_ROWS
+        published = replace(batch, progress=json.dumps(progress), number=progress["batchId"])
+        self.recent = [*self.recent[1 - RECENT :], published]
+        return published
 
     def _count(self, details: JobDetails) -> bool:
         """Adds what has changed since the last details; returns whether rows have moved."""
@@ -302,7 +321,7 @@ def _is_source(vertex: Vertex) -> bool:
 def _is_sink(vertex: Vertex) -> bool:
     """Whether it is a sink that gets its rows from another vertex."""
     return bool(vertex.input_vertex_ids) and any(
-        operator.kind == "Sink" for operator in vertex.operators
+        operator.kind == "Sink" and operator.name != OBSERVATION for operator in vertex.operators
     )
 
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql.connect import proto
 
@@ -56,6 +56,9 @@ class StartedQuery:
     # Called before the progress of a batch is published, with the checkpoint that ended it or None
     # at the end of the job: waits until the rows of the batch are visible to the program.
     await_rows: Callable[[int | None], None] = field(default=lambda _: None)
+    # Returns the metrics of observations since its last call, up to a checkpoint, in the order of
+    # checkpoints.
+    observed: Callable[[int | None], list[dict[str, Any]]] = field(default=lambda _: [])
     stop: Callable[[], None]  # ends the job, with its state if there is a location
     # Waits until the sinks have the results of everything that the sources had when it was called;
     # returns False if the job has ended. None: not known.
@@ -135,14 +138,21 @@ class StreamingQuery:
                 if news.rows:
                     self.started.batch_ended(news.number)
                 self.started.await_rows(news.checkpoint_id)
-                with self._lock:
-                    self._progress.publish(news)
-                self._publish(_EVENTS.QUERY_PROGRESS_EVENT, progress_event(news))
+                self._publish_batches(news)
             elif news is not None:
                 self._publish(_EVENTS.QUERY_IDLE_EVENT, idle_event(self.ids, news))
         self.started.job.await_output(OUTPUT_END_S)
         if last is not None and last.status is JobStatus.FAILED:
             self.failure = self._failed(last.exceptions[0] if last.exceptions else None)
+
+    def _publish_batches(self, batch: Batch) -> None:
+        """Publishes a batch. Metrics of observations are those of one checkpoint: if the batch has
+        several, as many batches are published.
+        """
+        for index, metrics in enumerate(self.started.observed(batch.checkpoint_id) or [{}]):
+            with self._lock:
+                each = self._progress.publish(batch, metrics, again=index > 0)
+            self._publish(_EVENTS.QUERY_PROGRESS_EVENT, progress_event(each))
 
     def _warn_of_wait(self, details: JobDetails) -> None:
         """Warns once of each wait that is longer than PATIENCE_S."""

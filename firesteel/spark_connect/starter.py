@@ -22,6 +22,7 @@ from firesteel.spark_connect.imported_positions import continue_from
 from firesteel.spark_connect.kafka_table import renamed
 from firesteel.spark_connect.locations import Location, RunningQuery, open_location, still_runs
 from firesteel.spark_connect.memory import MemoryTable
+from firesteel.spark_connect.observations import Observation, collect, metrics_of
 from firesteel.spark_connect.operations import SessionKey
 from firesteel.spark_connect.outer_frames import MAX_BYTES, OuterFrame
 from firesteel.spark_connect.planner import PlannedStream, stream_of
@@ -176,6 +177,7 @@ class JobStarter:
         if not context.conf.is_set(options.STATE_BACKEND):
             program.configuration |= _state_backend(planned, settings.get(_STATE_STORE, ""))
         added = sink.add_to(planned, location.completed)
+        collected = [(each, collect(each)) for each in planned.observed]
         name = request.query_name or f"query {location.query_id}"
         job = planned.environment.execute_async(name)
         embedded = context.embedded_cluster is not None
@@ -204,6 +206,10 @@ class JobStarter:
                 output_mode=sink.output_mode,
             )
             self._tables[session][sink.memory] = table
+        observations = [
+            Observation(client, job.job_id, each, operator_id_of(sink._operator()), settings)
+            for each, sink in collected
+        ]
         if trigger.ends:
             threading.Thread(
                 target=self._stop_when_read,
@@ -218,16 +224,18 @@ class JobStarter:
                 table.wait(checkpoint_id)
             return checkpoint_id is not None
 
+        tables = [each.table for each in observations] + ([table] if table is not None else [])
+
         def await_rows(checkpoint_id: int | None) -> None:
-            if table is not None:
+            for each in tables:
                 try:
-                    table.wait(checkpoint_id, ROWS_S)
+                    each.wait(checkpoint_id, ROWS_S)
                 except (TimeoutError, FiresteelError) as error:
-                    log.warning("rows of a memory sink", job_id=job.job_id, reason=str(error))
+                    log.warning("rows for the program", job_id=job.job_id, reason=str(error))
 
         def closed() -> None:
-            if table is not None:
-                table.close()
+            for each in tables:
+                each.close()
             location.ended()
             location.close()
 
@@ -241,6 +249,7 @@ class JobStarter:
             first_batch=location.next_batch,
             batch_ended=location.batch_ended,
             await_rows=await_rows,
+            observed=lambda checkpoint_id: metrics_of(observations, checkpoint_id),
             stop=stop,
             process_available=process,
             closed=closed,

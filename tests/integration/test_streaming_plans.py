@@ -67,6 +67,10 @@ def no_static_side(plan: Any) -> pa.Table:
     pytest.fail("it has no static side")
 
 
+def no_metrics(plan: Any) -> pa.Table:
+    return pa.table({})
+
+
 def planned(
     query: DataFrame,
     output_mode: str = "append",
@@ -110,8 +114,8 @@ def specs(stream: PlannedStream) -> list[Spec]:
             "the options of this aggregate function are not supported on streams",
         ),
         (
-            lambda o, p: o.observe("seen", F.count("*")),
-            r"^observe\(\) is not supported here in a streaming query",
+            lambda o, p: o.observe("seen", F.percentile("price", 0.5)),
+            r"would keep all rows of each group",
         ),
     ],
 )
@@ -282,6 +286,32 @@ def test_an_order_is_for_the_batches_of_the_sink(orders: DataFrame) -> None:
     assert stream.schema.simpleString() == "struct<shop:string,count:bigint>"
     (spec,) = (spec for spec in specs(stream) if isinstance(spec, RunningAggregateSpec))
     assert (spec.mode, spec.at_barriers, spec.expires) == ("complete", True, "")
+
+
+def test_observations_do_not_change_the_names_of_state(orders: DataFrame) -> None:
+    def state(query: DataFrame) -> list[tuple[str, Spec]]:
+        nodes = planned(query, "update", static_rows=no_metrics).environment._program.graph.nodes
+        return [(node.uid, node.spec) for node in nodes if node.uid == "aggregate-1"]
+
+    observed = orders.observe("read", F.sum("price").alias("sum"), F.count("*"))
+    with_observation, without = (
+        each.groupBy("shop").agg(F.sum("price")) for each in (observed, orders)
+    )
+    assert state(with_observation) == state(without)
+
+
+def test_observed_aggregates_emit_each_key_once_per_batch(orders: DataFrame) -> None:
+    counts = orders.groupBy("shop").count()
+    for query, at_barriers in ((counts, False), (counts.observe("o", F.count("*")), True)):
+        found = specs(planned(query, "update", static_rows=no_metrics))
+        (spec,) = (s for s in found if isinstance(s, RunningAggregateSpec) and not s.forgets)
+        assert spec.at_barriers is at_barriers
+
+
+def test_an_order_is_not_observed(orders: DataFrame) -> None:
+    top = orders.groupBy("shop").count().orderBy("count")
+    with pytest.raises(InvalidProgram, match=r"^observe\(\) is not supported after orderBy"):
+        planned(top.observe("top", F.count("*")), "complete", batches=True)
 
 
 def test_columns_that_nobody_uses_are_dropped_below_watermarks(orders: DataFrame) -> None:

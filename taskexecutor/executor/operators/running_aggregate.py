@@ -82,13 +82,8 @@ class RunningAggregate(QueryOperator):
             self._merges = self._changes.merges
             columns_of_totals = self._changes.columns(columns)
         else:
-            self._distinct = DistinctCounts(keys, merges_of(aggregates), self._memory)
             columns_of_totals = columns
-        self._state: DensePartials | KeyedPartials = (
-            self._keyed_partials()
-            if self._expires
-            else DensePartials(keys, self._merges, self._memory)
-        )
+        self._start()
         self._totals = state.keyed_rows("totals", keys, meaning, columns_of_totals)
         seen = self._changes.kept_values if self._changes else [(n,) for n in self._distinct.names]
         self._seen = {
@@ -99,6 +94,16 @@ class RunningAggregate(QueryOperator):
             )
             for names in seen
         }
+
+    def _start(self) -> None:
+        """Starts without any key."""
+        keys = self._spec.key_columns
+        self._distinct = DistinctCounts(keys, merges_of(self._spec.aggregates), self._memory)
+        self._state: DensePartials | KeyedPartials = (
+            self._keyed_partials()
+            if self._expires
+            else DensePartials(keys, self._merges, self._memory)
+        )
 
     def open(self) -> None:
         self._updates = not is_batch(self.context)
@@ -210,6 +215,8 @@ class RunningAggregate(QueryOperator):
             self._incomplete = False
             for rows in self._state.parts(self._at_once(PART_ROWS)):
                 self._emit(self._results(rows).results)
+        if self._spec.forgets:
+            self._start()
 
     def _results(self, changed: pa.RecordBatch) -> _Results:
         """Returns the results of merged rows."""
@@ -290,6 +297,10 @@ def _analyze(step: AnalysisStep, spec: RunningAggregateSpec) -> AnalyzedOutput:
 
 def _check_mode(step: AnalysisStep, spec: RunningAggregateSpec, schema: pa.Schema) -> None:
     what = f"{step.operator_name}: output mode {spec.mode!r}"
+    if spec.forgets and not (spec.mode == "update" and spec.at_barriers):
+        raise FiresteelError(
+            f"{what}: keys are forgotten at barriers, where their rows are emitted"
+        )
     if (spec.mode != "update" or spec.expires or spec.at_barriers) and (
         spec.changes or step.inputs[0].retracting
     ):

@@ -5,6 +5,7 @@ Arguments: the folder of the flights, in JSON; that of the results; names of que
 all.
 """
 
+import json
 import sys
 
 import pandas as pd
@@ -196,6 +197,22 @@ QUERIES = {
             .groupBy(F.window("time", "1 day"))
             .count()
         ),
+        "observed": timed.observe(
+            "read",
+            F.count("*").alias("rows"),
+            F.expr("count_if(tailnum IS NULL) AS unknown"),
+            F.max("time").alias("last"),
+            F.min(F.to_date("time")).alias("first_day"),
+            (F.sum("distance") / F.count("*")).alias("mean"),
+            F.sum(F.col("distance").cast("DECIMAL(10, 2)")).alias("exact"),
+            F.min(F.struct("distance", "carrier")).alias("shortest"),
+        )
+        .where("distance > 4000")
+        .observe("far", F.count("*"), F.approx_count_distinct("carrier").alias("carriers"))
+        .where("distance < 0")
+        .observe("none", F.count("*").alias("rows"), F.max("time").alias("last"))
+        .union(timed.where("carrier = 'HA'"))
+        .select("flight"),
         "left_join": departures.join(others, near, "left").select("tailnum", "left_at", "next_at"),
         "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
     },
@@ -204,6 +221,9 @@ QUERIES = {
             F.count("*").alias("n"), rounded(F.stddev("dep_delay")).alias("spread")
         ),
         "windows": timed.groupBy(F.window("time", "12 hours"), "carrier").count(),
+        "days": timed.groupBy(F.window("time", "1 day"))
+        .count()
+        .observe("days", F.count("*").alias("n"), F.sum("count").alias("flights")),
         "group_state": flights.groupBy("carrier").applyInPandasWithState(
             legs, "carrier STRING, legs INT", "seen INT", "update", "NoTimeout"
         ),
@@ -237,7 +257,15 @@ def run(name: str, query: DataFrame, mode: str) -> None:
         writer = writer.format("parquet").option("path", path)
     else:
         writer = writer.foreachBatch(keep)
-    writer.start().awaitTermination()
+    started = writer.start()
+    started.awaitTermination()
+    observed = [each["observedMetrics"] for each in started.recentProgress if each["numInputRows"]]
+    if any(observed):
+        metrics = [
+            (json.dumps({name: row.asDict(True) for name, row in sorted(each.items())}),)
+            for each in observed
+        ]
+        spark.createDataFrame(metrics, "metrics STRING").write.parquet(f"{path}_metrics")
     print("finished", name, flush=True)
 
 

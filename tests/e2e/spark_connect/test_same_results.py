@@ -20,6 +20,7 @@ PROGRAM = Path(__file__).with_name("queries_program.py")
 KEYS = {
     "by_hour": ["h"],
     "windows": ["window", "carrier"],
+    "days": ["window"],
     "null_keys": ["tailnum"],
     "group_state": ["carrier"],
     "with_state": ["plane"],
@@ -39,6 +40,9 @@ NAMES = (
         "union_windows",
         "first_values",
         "united_windows",
+        "observed",
+        "observed_metrics",
+        "days_metrics",
         *KEYS,
         *COMPLETE,
     ),

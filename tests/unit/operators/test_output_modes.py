@@ -182,6 +182,21 @@ def test_at_barriers_each_key_is_emitted_once_and_watermarks_follow(mode: Mode) 
     assert emitted(harness) == []
 
 
+def test_keys_are_forgotten_at_each_barrier() -> None:
+    of = replace(spec("update", expires="", at_barriers=True), forgets=True)
+    harness = opened(of)
+    assert process(harness, (10, "a", 1), (10, "b", 2)) == []
+    assert process(harness, (10, "a", 4)) == []
+    restored = opened(of, harness.checkpoint(1))
+    assert sorted(emitted(harness)) == [(10, "a", 5), (10, "b", 2)]
+    for each in (harness, restored):
+        process(each, (10, "a", 7))
+        each.snapshot(2)
+        assert emitted(each) == [(10, "a", 7)]
+    harness.snapshot(3)
+    assert emitted(harness) == []
+
+
 class Model:
     """Spark's rules, row by row."""
 

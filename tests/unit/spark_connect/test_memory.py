@@ -49,3 +49,17 @@ def test_the_end_of_the_input_has_a_mark_without_a_checkpoint() -> None:
     batches = Batches(replaces=False)
     batches.add(batch(1, (0, None)))
     assert (numbers(batches), batches.checkpoint_id) == ([1], 0)
+
+
+def test_rows_are_taken_up_to_a_checkpoint() -> None:
+    batches = Batches(replaces=False)
+    batches.add(batch(1, (0, 5), (None, 6), 2, (1, 7), 3, (2, None)))
+
+    def taken(until: int | None) -> list[tuple[int | None, list[int]]]:
+        return [(ended, rows["n"].to_pylist()) for ended, rows in batches.take(until)]
+
+    assert taken(6) == [(5, [1])]
+    assert numbers(batches) == [2, 3]
+    assert taken(6) == []
+    assert taken(None) == [(7, [2]), (None, [3])]
+    assert numbers(batches) == []

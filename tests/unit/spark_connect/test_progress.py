@@ -270,6 +270,23 @@ def test_only_the_last_hundred_batches_are_kept(reporter: ProgressReporter) -> N
     assert [batch.number for batch in reporter.recent] == list(range(56, 156))
 
 
+def test_metrics_of_several_checkpoints_are_several_batches(reporter: ProgressReporter) -> None:
+    job = details(vertex("Source", records_read=3), checkpoints=2)
+    batch = reporter.update(job, START_MS)
+    assert isinstance(batch, Batch)
+    first = reporter.publish(batch, {"seen": {"n": 1}})
+    second = reporter.publish(batch, {"seen": {"n": 2}}, again=True)
+    events = [
+        QueryProgressEvent.fromJson(json.loads(progress.progress_event(each))).progress
+        for each in (first, second)
+    ]
+    assert [each.observedMetrics["seen"].n for each in events] == [1, 2]
+    assert [each.numInputRows for each in events] == [3, 0]
+    assert [each.sources[0].numInputRows for each in events] == [3, 0]
+    assert [each.batchId for each in events] == [first.number, first.number + 1]
+    assert reporter.recent == [first, second]
+
+
 def test_pyspark_reads_the_events(reporter: ProgressReporter) -> None:
     batch = reporter.update(details(vertex("Source", records_read=1), checkpoints=1), START_MS)
     assert isinstance(batch, Batch)

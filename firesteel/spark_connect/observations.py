@@ -1,0 +1,108 @@
+"""The metrics of `DataFrame.observe()` in a streaming query, for its progress."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from firesteel.client.client import Client
+from firesteel.connectors import CollectSink
+from firesteel.datastream import DataStreamSink
+from firesteel.operators import BatchesSpec
+from firesteel.spark_connect.memory import MemoryTable
+from firesteel.spark_connect.planner import ObservedStream
+from firesteel.spark_connect.progress import OBSERVATION
+
+_TIMEZONE = "spark.sql.session.timeZone"
+
+Metrics = dict[str, dict[str, Any]]  # values as in JSON, by observation and metric
+
+
+def collect(observed: ObservedStream) -> DataStreamSink:
+    """Adds the sink of an observation's metrics, which the front reads."""
+    uid = f"observation-{observed.name}"
+    spec = BatchesSpec(marks=True)
+    stream = observed.stream.operator("Batches", spec, uid=f"{uid}-batches").set_parallelism(1)
+    return stream.sink_to(CollectSink(), name=OBSERVATION, uid=uid).set_parallelism(1)
+
+
+class Observation:
+    """Reads the metrics of one `observe()` from its running job. `settings` are those of Spark SQL;
+    the time zone is that of times.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        job_id: str,
+        observed: ObservedStream,
+        operator_id: str,
+        settings: Mapping[str, str],
+    ) -> None:
+        self.name = observed.name
+        self.table = MemoryTable(
+            client,
+            job_id,
+            operator_id,
+            name=observed.name,
+            schema=observed.schema,
+            output_mode="append",
+        )
+        self._metrics = observed.schema.names
+        self._zone = ZoneInfo(settings.get(_TIMEZONE, "UTC"))
+        (self.without_rows,) = self._rows(observed.without_rows)
+
+    def take(self, until: int | None) -> dict[int | None, dict[str, Any]]:
+        """Returns the metrics since the last call, up to a checkpoint, by the checkpoint that ended
+        their batch. Batches without rows have none.
+        """
+        return {
+            ended: row for ended, rows in self.table.take_rows(until) for row in self._rows(rows)
+        }
+
+    def _rows(self, table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+        columns = [column.to_pylist() for column in table.columns]
+        return [
+            {name: _json(value, self._zone) for name, value in zip(self._metrics, row, strict=True)}
+            for row in zip(*columns, strict=True)
+        ]
+
+
+def metrics_of(observations: Sequence[Observation], until: int | None) -> list[Metrics]:
+    """Returns the metrics of a batch that a checkpoint has ended, or the end of the job: one
+    element, or one for each of several checkpoints.
+    """
+    if not observations:
+        return []
+    taken = [(each, each.take(until)) for each in observations]
+    ends = {end for _, metrics in taken for end in metrics} or {until}
+    return [
+        {each.name: metrics.get(end, each.without_rows) for each, metrics in taken}
+        for end in sorted(ends, key=lambda end: (end is None, end))
+    ]
+
+
+def _json(value: Any, zone: ZoneInfo) -> Any:
+    """Returns a value as Spark writes it in the JSON of progress."""
+    match value:
+        case Decimal():
+            return float(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime.datetime():
+            local = value.astimezone(zone).replace(tzinfo=None) if value.tzinfo else value
+            return local.isoformat(" ").removesuffix("000")
+        case datetime.date() | datetime.timedelta():
+            return str(value)
+        case dict():
+            return {name: _json(each, zone) for name, each in value.items()}
+        case list():
+            return [_json(each, zone) for each in value]
+        case _:
+            return value
