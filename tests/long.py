@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -17,9 +16,19 @@ _FEWEST = 10
 
 def long_after(count: int, values: Iterable[Any]) -> list[Any]:
     """Returns values for `pytest.mark.parametrize`, of which `make test` runs the first `count`."""
-    remaining = iter(values)
-    first = list(islice(remaining, count))
-    return list(chain(first, (pytest.param(value, marks=pytest.mark.long) for value in remaining)))
+    return [_long_unless(at < count, value) for at, value in enumerate(values)]
+
+
+def long_but_every(step: int, values: Iterable[Any]) -> list[Any]:
+    """Returns values for `pytest.mark.parametrize`, of which `make test` runs the first one and
+    then every `step`-th. If `step` divides no length of a dimension of a product, each pair of
+    values of two dimensions is among them.
+    """
+    return [_long_unless(at % step == 0, value) for at, value in enumerate(values)]
+
+
+def _long_unless(wanted: bool, value: Any) -> Any:
+    return value if wanted else pytest.param(value, marks=pytest.mark.long)
 
 
 def fewer(count: int) -> int:

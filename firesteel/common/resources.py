@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -95,6 +98,15 @@ class SlotStatus:
     job_id: JobId | None = None  # set exactly when allocation_id is
     warm: bool = False  # its process is running with its SparkSession
     problem: str = ""  # the reason why its process cannot start; empty if none is known
+    environment: str = ""  # the `environment_key` of its process
+
+
+def environment_key(options: Iterable[tuple[str, str]]) -> str:
+    """Returns a short text that is equal for equal start options of slots' processes; empty
+    without any.
+    """
+    written = json.dumps(sorted(options))
+    return hashlib.sha256(written.encode()).hexdigest()[:16] if written != "[]" else ""
 
 
 class SlotResources(NamedTuple):

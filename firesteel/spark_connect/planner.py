@@ -624,6 +624,9 @@ class Planner:
             parts.append(column(call.filter().get()))
         renamed = call.withNewChildren(catalyst.seq(parts))
         text: str = renamed.sql()
+        if kind(function) in _BY_TIME and function.ignoreNulls():  # which Spark's SQL text lacks
+            bare = parts[0].sql()
+            text = f"{bare.removesuffix(')')}, true){text.removeprefix(bare)}"
         columns = [each.toAttribute() for each in inputs]
         if not catalyst.aggregate(self._session, text, columns).semanticEquals(renamed):
             raise InvalidProgram(

@@ -643,7 +643,7 @@ class SlotManager:
             if job.connection is None or not job.requirements:
                 continue
             if lacking := unmet(job.requirements, self.table.held_by(job.job_id)):
-                needs.append(Need(job_id=job.job_id, requirements=lacking))
+                needs.append(job.need(lacking))
         return needs
 
     def _match(self) -> Plan:

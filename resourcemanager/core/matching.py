@@ -10,7 +10,8 @@ Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
   is decided here.
 * A slot needs a free index and room for its size in what remains of the TaskExecutor's total.
 * A warm slot comes before one whose process is still starting: a job whose process has died
-  should not wait seconds for the next one.
+  should not wait seconds for the next one. A slot is warm for jobs that need the environment of its
+  process.
 * Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties go to
   the one that registered first.
 """
@@ -18,8 +19,8 @@ Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from firesteel.common.ids import JobId, TaskExecutorId
 from firesteel.common.resources import ResourceProfile
@@ -32,7 +33,8 @@ class Offer:
 
     task_executor_id: TaskExecutorId
     free_slots: tuple[int, ...]  # in the order of use
-    warm: int = 0  # the number of leading free slots whose process is ready
+    # The free slots whose process is ready, with the `environment_key` of the process.
+    warm: Mapping[int, str] = field(default_factory=dict)
     slots_total: int
     remaining: ResourceProfile  # its total minus the profiles of its taken slots
     default_slot: ResourceProfile
@@ -44,6 +46,7 @@ class Need:
 
     job_id: JobId
     requirements: tuple[Requirement, ...]
+    environment: str = ""  # the `environment_key` of its processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,8 @@ class Plan:
 def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool) -> Plan:
     """Assigns slots of `offers` to `needs`. No remaining slot fits the requirements left unmet.
 
-    Work is O((needs + executors) log executors) per distinct profile of a job.
+    Work is O((needs + executors) log executors) per distinct profile of a job, and linear in the
+    slots of an executor.
     """
     rooms = [_Room(offer=offer, order=order) for order, offer in enumerate(offers)]
     assignments: list[Assignment] = []
@@ -75,13 +79,13 @@ def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool)
     for need in needs:
         lacking: list[Requirement] = []
         for requirement in sorted(need.requirements, key=_largest_first):
-            given = _place(requirement, need.job_id, rooms, assignments, spread)
+            given = _place(requirement, need, rooms, assignments, spread)
             if given < requirement.count:
                 lacking.append(
                     Requirement(profile=requirement.profile, count=requirement.count - given)
                 )
         if lacking:
-            unmet.append(Need(job_id=need.job_id, requirements=tuple(lacking)))
+            unmet.append(replace(need, requirements=tuple(lacking)))
     return Plan(assignments=tuple(assignments), unmet=tuple(unmet))
 
 
@@ -92,28 +96,31 @@ class _Room:
     offer: Offer
     order: int
     remaining: ResourceProfile = field(init=False)
-    given: int = 0
+    free: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.remaining = self.offer.remaining
+        self.free = list(self.offer.free_slots)
 
     def fits(self, profile: ResourceProfile) -> bool:
-        return self.given < len(self.offer.free_slots) and profile.fits_in(self.remaining)
+        return bool(self.free) and profile.fits_in(self.remaining)
 
-    def rank(self, spread: bool) -> tuple[bool, float]:
-        free = len(self.offer.free_slots) - self.given
-        utilisation = 1.0 - free / self.offer.slots_total
-        return self.given >= self.offer.warm, utilisation if spread else -utilisation
+    def rank(self, spread: bool, environment: str) -> tuple[bool, float]:
+        utilisation = 1.0 - len(self.free) / self.offer.slots_total
+        warm = any(self.offer.warm.get(slot) == environment for slot in self.free)
+        return not warm, utilisation if spread else -utilisation
 
-    def take(self, profile: ResourceProfile) -> int:
+    def take(self, profile: ResourceProfile, environment: str) -> int:
+        """Takes a slot that is warm for the environment, or else the first one."""
         self.remaining = self.remaining - profile
-        self.given += 1
-        return self.offer.free_slots[self.given - 1]
+        slot = min(self.free, key=lambda slot: self.offer.warm.get(slot) != environment)
+        self.free.remove(slot)
+        return slot
 
 
 def _place(
     requirement: Requirement,
-    job_id: JobId,
+    need: Need,
     rooms: list[_Room],
     assignments: list[Assignment],
     spread: bool,
@@ -123,7 +130,10 @@ def _place(
     def decided(room: _Room) -> ResourceProfile:
         return room.offer.default_slot if requirement.profile.unknown else requirement.profile
 
-    ranked = [(room.rank(spread), room.order, room) for room in rooms if room.fits(decided(room))]
+    def ranking(room: _Room) -> tuple[tuple[bool, float], int, _Room]:
+        return room.rank(spread, need.environment), room.order, room
+
+    ranked = [ranking(room) for room in rooms if room.fits(decided(room))]
     heapq.heapify(ranked)
     given = 0
     while ranked and given < requirement.count:
@@ -131,15 +141,15 @@ def _place(
         profile = decided(room)
         assignments.append(
             Assignment(
-                job_id=job_id,
+                job_id=need.job_id,
                 task_executor_id=room.offer.task_executor_id,
-                slot_index=room.take(profile),
+                slot_index=room.take(profile, need.environment),
                 profile=profile,
             )
         )
         given += 1
         if room.fits(profile):
-            heapq.heappush(ranked, (room.rank(spread), room.order, room))
+            heapq.heappush(ranked, ranking(room))
     return given
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from firesteel.common.ids import Epoch, JobId, TaskExecutorId
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, environment_key
 from resourcemanager.core.commands import NotEnoughResources
 from resourcemanager.core.events import Connection, Environment, Requirement
+from resourcemanager.core.matching import Need
 
 
 class LostExecutor(NamedTuple):
@@ -40,6 +41,13 @@ class RegisteredJob:
     @property
     def required(self) -> int:
         return sum(r.count for r in self.requirements)
+
+    def need(self, requirements: tuple[Requirement, ...]) -> Need:
+        return Need(
+            job_id=self.job_id,
+            requirements=requirements,
+            environment=environment_key(self.environment),
+        )
 
 
 def unmet(

@@ -98,6 +98,7 @@ class Slot:
     requests_sent: int = 0  # PENDING only
     warm: bool = False  # as last reported
     problem: str = ""  # why its process cannot start, as last reported
+    environment: str = ""  # of its process, as last reported
     transitions: deque[Transition] = field(default_factory=lambda: deque(maxlen=STORY_MAX))
 
     def __str__(self) -> str:
@@ -154,18 +155,20 @@ class TaskExecutor:
         return not (self.leaving or self.draining)
 
     def free_slots(self) -> tuple[int, ...]:
-        """Returns warm slots first, and slots whose processes cannot start last: a job's
-        environment may mend those.
-        """
+        """Returns slots whose processes cannot start last: a job's environment may mend those."""
         free = [slot for slot in self.slots.values() if slot.state is SlotState.FREE]
-        free.sort(key=lambda slot: (not slot.warm, bool(slot.problem)))
+        free.sort(key=lambda slot: bool(slot.problem))
         return tuple(slot.index for slot in free)
 
     def offer(self) -> Offer:
         return Offer(
             task_executor_id=self.task_executor_id,
             free_slots=self.free_slots(),
-            warm=sum(slot.warm and slot.state is SlotState.FREE for slot in self.slots.values()),
+            warm={
+                slot.index: slot.environment
+                for slot in self.slots.values()
+                if slot.warm and slot.state is SlotState.FREE
+            },
             slots_total=len(self.slots),
             remaining=self.remaining,
             default_slot=self.default_slot,
@@ -282,6 +285,7 @@ class SlotTable:
                 continue  # the registration fixed the number of slots
             changed |= slot.problem != status.problem
             slot.warm, slot.problem = status.warm, status.problem
+            slot.environment = status.environment
             if status.allocation_id is None:
                 changed |= self._reported_free(slot)
                 continue

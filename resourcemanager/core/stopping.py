@@ -155,7 +155,7 @@ def places_of(
         sizes = Counter(UNKNOWN if any_size else slot.profile for slot in held)
         wanted = tuple(Requirement(profile=size, count=n) for size, n in sizes.items())
         if wanted:
-            needs.append(Need(job_id=job.job_id, requirements=wanted))
+            needs.append(job.need(wanted))
     return needs
 
 

@@ -131,7 +131,7 @@ def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
     """Frees the slot. Removes the job's files when its last slot is freed."""
     allocation = table.allocation_of(slot)
     table.drive_slot(slot, event, reason)
-    slot.allocation = None
+    slot.allocation, slot.freed_at = None, table.now
     table.remember_ended(allocation.allocation_id, reason.partition("\n")[0])
     job = table.jobs[allocation.job_id]
     if table.slots_of(job.job_id):

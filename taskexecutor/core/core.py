@@ -173,6 +173,8 @@ class TaskExecutorCore:
                 deadlines.append(at)
             if slot.process is None and slot.start_not_before and not table.stopping:
                 deadlines.append(slot.start_not_before)
+            if (at := processes.kept_until(table, slot)) is not None:
+                deadlines.append(at)
             if held is None:
                 continue
             if held.offer_again_at is not None and table.jobs[held.job_id].connected:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.config import options
+from firesteel.common.resources import ResourceProfile, environment_key
 from firesteel.common.units import mib
 
 # A warm process is reused for a smaller heap up to this factor. Beyond it, the process could use
@@ -20,6 +21,12 @@ class Environment:
 
     spark: tuple[tuple[str, str], ...] = ()  # spark.* options set by the job, sorted
     python: str = ""  # python.executable set by the job; empty: the TaskExecutor's default
+
+    @property
+    def key(self) -> str:
+        """The `environment_key` of the options."""
+        python = ((options.PYTHON_EXECUTABLE.key, self.python),) if self.python else ()
+        return environment_key(self.spark + python)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,8 @@ SETTLED_S = 10.0  # an idle process that dies earlier counts as failed to start
 def match_to_slots(table: SlotTable, now: float) -> None:
     """Kills processes that do not fit their slots and starts missing ones.
 
-    A free slot gets a process of the default size if the unallocated memory allows it.
+    A free slot gets a process of the default size if the unallocated memory allows it. It keeps
+    one with the environment of its last job for a while.
     """
     if now >= table.warm_not_before or all(slot.allocation is None for slot in table.slots):
         table.warm_not_before = 0.0
@@ -42,7 +43,9 @@ def match_to_slots(table: SlotTable, now: float) -> None:
             wanted[slot.index] = shape_for(slot.allocation.profile, slot.allocation.environment)
         elif not table.stopping and default.fits_in(room):
             room = room - default
-            wanted[slot.index] = shape_for(default, Environment())
+            kept = kept_until(table, slot)
+            environment = slot.process.shape.environment if kept and slot.process else Environment()
+            wanted[slot.index] = shape_for(default, environment)
         else:
             wanted[slot.index] = None
     for slot in table.slots:
@@ -56,6 +59,16 @@ def match_to_slots(table: SlotTable, now: float) -> None:
         shape = wanted[slot.index]
         if shape is not None and slot.process is None:
             _start(table, slot, shape, now)
+
+
+def kept_until(table: SlotTable, slot: Slot) -> float | None:
+    """Returns when the process of a free slot has to have the default environment; None: it has it
+    already, or has to have it now.
+    """
+    process, until = slot.process, slot.freed_at + table.settings.keep_s
+    if slot.allocation is not None or process is None or table.now >= until:
+        return None
+    return until if process.shape.environment != Environment() else None
 
 
 def _replace_misfit(table: SlotTable, slot: Slot, shape: ProcessShape | None) -> None:

@@ -28,6 +28,9 @@ class Settings:
     # after one that a job used has died and a spare is ready: a job needs the CPU most in its first
     # seconds, while Spark's code is compiled.
     quiet_s: float = 10.0
+    # A free slot's process with another environment than the default stays for this long: the next
+    # job of the same program needs the same.
+    keep_s: float = 30.0
     start_backoff_s: float = 1.0  # doubled with each consecutive failure
     max_start_backoff_s: float = 30.0
     minimum_heap_bytes: int = MINIMUM_HEAP_BYTES

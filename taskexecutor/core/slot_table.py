@@ -216,6 +216,7 @@ class SlotTable:
                 warm=slot.process is not None
                 and slot.process.state in (ProcessState.READY, ProcessState.BUSY),
                 problem=slot.start_problem,
+                environment=slot.process.shape.environment.key if slot.process else "",
             )
             for slot in self.slots
         )

@@ -154,6 +154,7 @@ class Slot:
     start_backoff: Backoff
     start_not_before: float = 0.0
     warm_not_before: float = 0.0  # applies while the slot is free
+    freed_at: float = 0.0
     start_problem: str = ""  # why processes cannot start; empty after a successful start
 
     @property

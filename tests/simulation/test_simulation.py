@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from tests.long import long_after
 from tests.simulation.run import simulate
 
-SEEDS = range(50, 90)
+SEEDS = [range(66, 76), range(50, 90)]
 WANTED = (
     "leaders followed",
     "job restarts",
@@ -23,9 +26,10 @@ WANTED = (
 )
 
 
-def test_the_cluster_comes_to_rest() -> None:
+@pytest.mark.parametrize("seeds", long_after(1, SEEDS), ids=len)
+def test_the_cluster_comes_to_rest(seeds: range) -> None:
     happened = Counter[str]()
-    for seed in SEEDS:
+    for seed in seeds:
         happened.update(simulate(seed).happened)
     assert all(happened[what] for what in WANTED), f"not seen: {happened}"
 

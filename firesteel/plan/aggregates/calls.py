@@ -51,9 +51,6 @@ def calls_of(text: str) -> Iterator[Call]:
         start, (parts, at) = token.start, _arguments(tokens, at + 1)
         distinct = bool(parts) and bool(parts[0]) and parts[0][0].token_type is TokenType.DISTINCT
         ignore_nulls, condition = False, ""
-        words = [following.text.lower() for following in tokens[at : at + 2]]
-        if words in (["ignore", "nulls"], ["respect", "nulls"]):
-            ignore_nulls, at = words[0] == "ignore", at + 2
         if [following.text.lower() for following in tokens[at : at + 3]] == [
             "filter",
             "(",
@@ -61,6 +58,9 @@ def calls_of(text: str) -> Iterator[Call]:
         ]:
             (clause,), at = _arguments(tokens, at + 1)
             condition = text[clause[1].start : clause[-1].end + 1]
+        words = [following.text.lower() for following in tokens[at : at + 2]]
+        if words in (["ignore", "nulls"], ["respect", "nulls"]):
+            ignore_nulls, at = words[0] == "ignore", at + 2
         if distinct:
             parts[0] = parts[0][1:]
         yield Call(

@@ -188,6 +188,8 @@ QUERIES = {
             F.first("carrier").alias("first"),
             F.last("carrier").alias("last"),
             F.expr("any_value(carrier || '!')").alias("any"),
+            F.last(F.when(F.col("flight") % 3 == 0, F.col("carrier")), True).alias("some"),
+            F.expr("first(carrier) FILTER (WHERE flight > 99) IGNORE NULLS AS filtered"),
         ),
         "united_windows": timed.groupBy(F.window("time", "1 day"))
         .count()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +27,7 @@ def offer(
     return Offer(
         task_executor_id=TaskExecutorId(name),
         free_slots=free,
-        warm=warm,
+        warm=dict.fromkeys(free[:warm], ""),
         slots_total=total,
         remaining=SLOT * len(free) if remaining is None else remaining,
         default_slot=SLOT,
@@ -66,6 +68,18 @@ def test_warm_slots_come_first_on_whichever_task_executor() -> None:
     for spread in (True, False):
         plan = match_slots(offers, [need("j", 3)], spread=spread)
         assert set(places(plan)) == {("a", 0), ("b", 3), ("b", 2)}
+
+
+def test_a_slot_is_warm_for_the_environment_of_its_process() -> None:
+    offers = [
+        replace(offer("a", 0, 1), warm={1: "x"}),
+        replace(offer("b", 0, 1, 2), warm={0: "x", 1: "", 2: "y"}),
+    ]
+    for environment, first in (("x", {("a", 1), ("b", 0)}), ("", {("b", 1)}), ("y", {("b", 2)})):
+        plan = match_slots(
+            offers, [replace(need("j", len(first)), environment=environment)], spread=True
+        )
+        assert set(places(plan)) == first
 
 
 def test_unknown_gets_the_default_slot() -> None:

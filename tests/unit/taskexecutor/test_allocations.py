@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.resources import environment_key
 from firesteel.common.states import ExecutionState as E
 from taskexecutor.core import commands, events
 from taskexecutor.core.slots import SlotState as S
@@ -195,7 +196,29 @@ def test_a_job_with_special_spark_values_gets_a_separate_process():
     world.connect()
     world.ready()
     world.free("a")
-    world.die()  # it does not fit the default environment
+    world.request("b", environment=SPARK)  # the next job of the same program
+    assert world.none(commands.KillProcess)
+    world.free("b")
+    given = world.pass_time(world.core.table.settings.keep_s - 1)
+    assert not [each for each in given if isinstance(each, commands.KillProcess)]
+    given = world.pass_time(1)
+    assert [each for each in given if isinstance(each, commands.KillProcess)]
+    world.die()
+    assert world.only(commands.StartProcess).shape.environment.spark == ()
+
+
+def test_a_kept_process_makes_way_for_a_job_with_the_default_environment():
+    world = World(slots=1)
+    world.ready()
+    world.request(environment=SPARK)
+    world.die()
+    world.ready()
+    world.free("a")
+    key = world.core.table.statuses()[0].environment
+    assert key and key == environment_key(SPARK.spark)
+    world.request("b")
+    assert world.only(commands.KillProcess)
+    world.die()
     assert world.only(commands.StartProcess).shape.environment.spark == ()
 
 
