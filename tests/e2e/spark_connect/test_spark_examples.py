@@ -63,7 +63,7 @@ def ended_sessions(tables: list[Table]) -> dict[tuple[str, ...], int]:
 @pytest.mark.parametrize(
     ("name", "arguments", "result"),
     [
-        ("structured_network_wordcount", (), counts),
+        pytest.param("structured_network_wordcount", (), counts, marks=pytest.mark.long),
         # Windows of a hundred years, for the times differ from run to run.
         pytest.param(
             "structured_network_wordcount_windowed",
@@ -141,6 +141,7 @@ def tables_of(lines: Iterable[str]) -> Iterator[Table]:
             rows.append(tuple(cell.strip() for cell in line.strip()[1:-1].split("|")))
 
 
+@pytest.mark.long
 def test_spark_and_firesteel_refuse_an_example_alike(shared_cluster: Session, port: int) -> None:
     """Sessions are not updated."""
     program = [str(EXAMPLES / "structured_sessionization.py"), "127.0.0.1", str(port)]
