@@ -121,6 +121,7 @@ class PlannedStream:
     per_batch: Callable[[DataFrame], DataFrame] | None = None
     is_renamed: bool = False
     observed: tuple[ObservedStream, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)  # descriptions by uid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +215,7 @@ class Planner:
         self._output_mode = output_mode
         self._batches = batches
         self._static_rows = static_rows
+        self._sources: dict[str, str] = {}
         self._observations: list[tuple[Any, _Flow]] = []  # nodes of observe(), and their rows
         self._nodes: dict[str, Callable[[Any], _Flow]] = {
             "EventTimeWatermark": self._watermark,
@@ -261,6 +263,7 @@ class Planner:
             per_batch=per_batch,
             is_renamed=repeats,
             observed=observed,
+            sources=self._sources,
         )
 
     def _unique(self, flow: _Flow) -> _Flow:
@@ -348,8 +351,10 @@ class Planner:
         return flow if flow.watermark is None else self._cut(flow)
 
     def _source(self, plan: Any) -> _Flow:
-        stream, names = source_of(self._jvm, self._environment, plan, self._names.uid("source"))
-        return self._on(stream, output(plan), names)
+        uid = self._names.uid("source")
+        source = source_of(self._jvm, self._environment, plan, uid)
+        self._sources[uid] = source.description
+        return self._on(source.stream, output(plan), source.names)
 
     def _watermark(self, plan: Any) -> _Flow:
         flow = self._cut_flow(children(plan)[0])

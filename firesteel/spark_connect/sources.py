@@ -7,7 +7,8 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.client.spark_programs.uris import resolved
 from firesteel.connectors import FileSource, PythonSource, SequenceSource, SocketSource, Source
@@ -34,26 +35,58 @@ _REFUSED = {
 }
 
 
-def source_of(
-    jvm: Any, environment: Environment, relation: Any, uid: str
-) -> tuple[DataStream, list[str]]:
-    """Returns the stream of a StreamingRelation or StreamingRelationV2, and the names of its
-    columns in the order of the relation's output. The state of the source is restored by `uid`.
+class StreamingSource(NamedTuple):
+    stream: DataStream
+    names: list[str]  # of its columns, in the order of the relation's output
+    description: str  # as in the progress of Spark's queries; empty: none of its own
+
+
+def source_of(jvm: Any, environment: Environment, relation: Any, uid: str) -> StreamingSource:
+    """Returns the source of a StreamingRelation or StreamingRelationV2. Its state is restored by
+    `uid`.
     """
     add = _Adder(environment, uid)
     names = [attribute.name() for attribute in items(relation.output())]
-    if relation.getClass().getSimpleName() == "StreamingRelation":
+    schema = schema_of(relation.schema())
+    table = None
+    if _kind(relation) == "StreamingRelation":
         source = relation.dataSource()
-        options = scala_entries(source.options())
-        format = str(source.className())
-        schema = schema_of(relation.schema())
-        return _of_format(add, format, options, schema), names
-    options = entries(jvm, relation.extraOptions())
-    format = str(relation.sourceName())
-    table = relation.table()
-    if table.getClass().getSimpleName() == "PythonTable" and format != FORMAT:
-        return _python(jvm, add, table, options, schema_of(relation.schema())), names
-    return _of_format(add, format, options, schema_of(relation.schema())), names
+        format, options = str(source.className()), scala_entries(source.options())
+    else:
+        format, options = str(relation.sourceName()), entries(jvm, relation.extraOptions())
+        table = relation.table()
+    if table is not None and format != FORMAT and _kind(table) == "PythonTable":
+        stream = _python(jvm, add, table, options, schema)
+    else:
+        stream = _of_format(add, format, options, schema)
+    return StreamingSource(stream, names, _description(format, options))
+
+
+def _kind(of: Any) -> str:
+    return str(of.getClass().getSimpleName())
+
+
+def _description(format: str, options: Mapping[str, str]) -> str:
+    """Returns "" for a format without a text of its own."""
+    by_key = {key.lower(): value for key, value in options.items()}
+    match format.lower():
+        case "rate" | "rate-v2":
+            rate, partitions = by_key.get("rowspersecond", "1"), by_key.get("numpartitions")
+            return (
+                f"RateStreamV2[rowsPerSecond={rate}, rampUpTimeSeconds=0,"
+                f" numPartitions={partitions or 'default'}"
+            )
+        case "socket":
+            return f"TextSocketV2[host: {by_key.get('host')}, port: {by_key.get('port')}]"
+        case name if name == FORMAT:
+            for option in ("subscribe", "subscribePattern", "assign"):
+                if (value := by_key.get(option.lower())) is not None:
+                    return f"KafkaV2[{option[0].upper()}{option[1:]}[{value}]]"
+        case name if name in FILE_FORMATS:
+            path = by_key.get("path", "")
+            located = path if re.match(r"\w+:", path) else f"file:{Path(path).absolute()}"
+            return f"FileStreamSource[{located}]"
+    return ""
 
 
 class _Adder:

@@ -242,7 +242,7 @@ class JobStarter:
         return StartedQuery(
             query_id=location.query_id,
             job=job,
-            sources=_sources(job),
+            sources=_sources(job, planned.sources),
             sink=sink.description,
             explain=lambda: _explanation(job),
             location="" if location.is_temporary else location.uri,
@@ -319,10 +319,12 @@ def _specs(planned: PlannedStream) -> Iterator[Spec]:
     return (node.spec for node in planned.environment._program.graph.nodes)
 
 
-def _sources(job: JobClient) -> tuple[str, ...]:
-    """Describes the sources of a job, in the order of its vertices."""
+def _sources(job: JobClient, described: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns descriptions of a job's sources, in the order of its vertices. `described` has some
+    of them, by uid.
+    """
     return tuple(
-        operator.name.removeprefix("Source: ")
+        described.get(operator.uid) or operator.name.removeprefix("Source: ")
         for vertex in job.job_graph.vertices
         for operator in vertex.operators
         if operator.kind == "Source" and not operator.name.endswith(" plan")

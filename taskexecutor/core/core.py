@@ -6,7 +6,7 @@ Rules:
 * The ResourceManager requests a slot for a job. The TaskExecutor prepares the slot and offers it to
   the JobMaster, which uses it and frees it.
 * Every slot has a warm process as long as memory allows. A job gets that process if its shape fits,
-  otherwise a new one.
+  otherwise a new one. A free slot keeps a process with other than the default options for a while.
 * When a process dies, its slot's allocation ends immediately: the slot becomes free and its next
   process starts. A process that hangs is killed. If a killed process does not end, the allocation
   ends after a few seconds, and the slot cannot be allocated until the process has ended.

@@ -30,7 +30,7 @@ class Settings:
     quiet_s: float = 10.0
     # A free slot's process with another environment than the default stays for this long: the next
     # job of the same program needs the same.
-    keep_s: float = 30.0
+    keep_s: float = 60.0
     start_backoff_s: float = 1.0  # doubled with each consecutive failure
     max_start_backoff_s: float = 30.0
     minimum_heap_bytes: int = MINIMUM_HEAP_BYTES

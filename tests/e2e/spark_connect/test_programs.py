@@ -234,6 +234,7 @@ QUERIES = """
     print("last", progress.name, progress.numInputRows, progress["batchId"] == progress.batchId)
     print("total", sum(each.numInputRows for each in query.recentProgress))
     print("sink", progress.sink.description)
+    print("source", progress.sources[0].description)
     print("state", [each.operatorName for each in progress.stateOperators] != [])
     print("status", query.status)
     query.explain()
@@ -274,6 +275,7 @@ def test_the_query_object_behaves(session: Session, tmp_path: Path) -> None:
     assert said["last"] == "counts 5 True"
     assert said["total"] == "15"
     assert said["sink"].startswith("ConsoleTable")
+    assert said["source"].startswith("FileStreamSource[file:/")
     assert said["state"] == "True"
     assert "'message': 'Waiting for data to arrive'" in said["status"]
     assert said["stopped"] == "False Stopped None"
