@@ -38,7 +38,7 @@ _REFUSED = {
 class StreamingSource(NamedTuple):
     stream: DataStream
     names: list[str]  # of its columns, in the order of the relation's output
-    description: str  # as in the progress of Spark's queries; empty: none of its own
+    description: str  # as in the progress of Spark's queries; empty: unknown
 
 
 def source_of(jvm: Any, environment: Environment, relation: Any, uid: str) -> StreamingSource:
@@ -67,7 +67,7 @@ def _kind(of: Any) -> str:
 
 
 def _description(format: str, options: Mapping[str, str]) -> str:
-    """Returns "" for a format without a text of its own."""
+    """Returns "" for other formats than Spark's own."""
     by_key = {key.lower(): value for key, value in options.items()}
     match format.lower():
         case "rate" | "rate-v2":
