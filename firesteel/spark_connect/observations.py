@@ -7,19 +7,18 @@ import datetime
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from firesteel.client.client import Client
+from firesteel.common.time_zones import SESSION_TIME_ZONE, python_zone
 from firesteel.connectors import CollectSink
 from firesteel.datastream import DataStreamSink
+from firesteel.errors import FiresteelError
 from firesteel.operators import BatchesSpec
 from firesteel.spark_connect.memory import MemoryTable
 from firesteel.spark_connect.planner import ObservedStream
 from firesteel.spark_connect.progress import OBSERVATION
-
-_TIMEZONE = "spark.sql.session.timeZone"
 
 Metrics = dict[str, dict[str, Any]]  # values as in JSON, by observation and metric
 
@@ -55,7 +54,7 @@ class Observation:
             output_mode="append",
         )
         self._metrics = observed.schema.names
-        self._zone = ZoneInfo(settings.get(_TIMEZONE, "UTC"))
+        self._zone = settings.get(SESSION_TIME_ZONE, "UTC")
         (self.without_rows,) = self._rows(observed.without_rows)
 
     def take(self, until: int | None) -> dict[int | None, dict[str, Any]]:
@@ -69,7 +68,10 @@ class Observation:
     def _rows(self, table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
         columns = [column.to_pylist() for column in table.columns]
         return [
-            {name: _json(value, self._zone) for name, value in zip(self._metrics, row, strict=True)}
+            {
+                name: in_json(value, self._zone)
+                for name, value in zip(self._metrics, row, strict=True)
+            }
             for row in zip(*columns, strict=True)
         ]
 
@@ -88,21 +90,32 @@ def metrics_of(observations: Sequence[Observation], until: int | None) -> list[M
     ]
 
 
-def _json(value: Any, zone: ZoneInfo) -> Any:
-    """Returns a value as Spark writes it in the JSON of progress."""
+def in_json(value: Any, zone: str) -> Any:
+    """Returns a value as Spark writes it in the JSON of progress: times are those of the zone, in
+    whole seconds. If Python does not have the zone, they are in UTC and end with Z.
+    """
     match value:
         case Decimal():
             return float(value)
         case bytes():
             return base64.b64encode(value).decode()
         case datetime.datetime():
-            local = value.astimezone(zone).replace(tzinfo=None) if value.tzinfo else value
-            return local.isoformat(" ").removesuffix("000")
+            return _second(value, zone)
         case datetime.date() | datetime.timedelta():
             return str(value)
         case dict():
-            return {name: _json(each, zone) for name, each in value.items()}
+            return {name: in_json(each, zone) for name, each in value.items()}
         case list():
-            return [_json(each, zone) for each in value]
+            return [in_json(each, zone) for each in value]
         case _:
             return value
+
+
+def _second(moment: datetime.datetime, zone: str) -> str:
+    suffix = ""
+    if moment.tzinfo is not None:
+        try:
+            moment = moment.astimezone(python_zone(zone))
+        except FiresteelError:
+            moment, suffix = moment.astimezone(datetime.UTC), "Z"
+    return f"{moment:%Y-%m-%d %H:%M:%S}{suffix}"
