@@ -35,7 +35,7 @@ class RunningAggregateSpec(Spec):
     expires: str = ""  # a key column with timestamps; empty: keys do not expire
     # Rows, and then watermarks, are emitted only before barriers, each key at most once.
     at_barriers: bool = False
-    forgets: bool = False  # every key at each barrier, once its row is emitted
+    forgets: bool = False  # every key at each barrier, once its row is emitted; it has no state
 
     uses_pandas = False
     state_in_columns = True

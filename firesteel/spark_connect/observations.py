@@ -25,10 +25,9 @@ Metrics = dict[str, dict[str, Any]]  # values as in JSON, by observation and met
 
 def collect(observed: ObservedStream) -> DataStreamSink:
     """Adds the sink of an observation's metrics, which the front reads."""
-    uid = f"observation-{observed.name}"
-    spec = BatchesSpec(marks=True)
+    spec, uid = BatchesSpec(marks=True), observed.uid
     stream = observed.stream.operator("Batches", spec, uid=f"{uid}-batches").set_parallelism(1)
-    return stream.sink_to(CollectSink(), name=OBSERVATION, uid=uid).set_parallelism(1)
+    return stream.sink_to(CollectSink(), name=OBSERVATION, uid=f"{uid}-sink").set_parallelism(1)
 
 
 class Observation:

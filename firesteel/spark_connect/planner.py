@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_string
 from pyspark.util import PythonEvalType
 
+from firesteel.common.checkpoints.fits import DISPOSABLE
 from firesteel.datastream import ConnectedStreams, DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
@@ -100,6 +101,7 @@ class ObservedStream:
     """The metrics of an `observe()`: a stream with one row for each batch that has rows there."""
 
     name: str  # of the observation
+    uid: str  # from which those of its operators are made
     stream: DataStream
     schema: StructType
     without_rows: pa.Table  # the metrics of a batch without rows there
@@ -555,7 +557,7 @@ class Planner:
         before = catalyst.project([each for _, each in columns], flow.plan)
         rows = self._cut_as(replace(flow, plan=before), [name for name, _ in columns])
         aggregates = _parsed(calls, expressions, "")
-        names = tuple(keys[0].names)
+        names, uid = tuple(keys[0].names), DISPOSABLE + self._names.uid("observation")
         stream = rows.stream.key_by(*names)._add_in_two_halves(
             f"Observe({node.name()})",
             PartialWindowAggregateSpec(
@@ -568,13 +570,15 @@ class Planner:
             RunningAggregateSpec(
                 key_columns=names, aggregates=aggregates, at_barriers=True, forgets=True
             ),
-            uid=self._names.uid("observation"),
+            uid=uid,
         )
         schema = schema_of(whole.schema())
         observed = self._after_aggregate(stream, keys, calls, results)
+        unique = [f"metric_{number}" for number in range(len(schema))]
         return ObservedStream(
             name=node.name(),
-            stream=self._cut(observed, names=schema.names).stream,
+            uid=uid,
+            stream=self._cut(observed, names=unique).stream,
             schema=schema,
             without_rows=self._static_rows(whole),
         )

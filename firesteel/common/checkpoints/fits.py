@@ -12,6 +12,8 @@ from firesteel.common.ids import ResultId
 from firesteel.common.job_graph import JobGraph, JobVertex, Operator, Partitioner
 from firesteel.errors import FiresteelError
 
+# Starts the uids of operators whose state is dropped if the next program lacks them.
+DISPOSABLE = "disposable "
 _EPOCH = datetime.datetime(1970, 1, 1)
 _OWNED_BY_SUBTASKS = (Partitioner.FORWARD, Partitioner.BROADCAST)
 
@@ -32,7 +34,13 @@ def check_fits(
         for vertex in graph.vertices
         for operator in vertex.operators
     }
-    left = [o for o in operators if o.has_state and o.operator_id not in present]
+    left = [
+        each
+        for each in operators
+        if each.has_state
+        and each.operator_id not in present
+        and not each.uid.startswith(DISPOSABLE)
+    ]
     if left and not allow_non_restored_state:
         restored = {o.operator_id for o in operators}
         new = [o for v in graph.vertices for o in v.operators if o.operator_id not in restored]

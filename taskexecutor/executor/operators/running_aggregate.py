@@ -84,6 +84,8 @@ class RunningAggregate(QueryOperator):
         else:
             columns_of_totals = columns
         self._start()
+        if self._spec.forgets:
+            return
         self._totals = state.keyed_rows("totals", keys, meaning, columns_of_totals)
         seen = self._changes.kept_values if self._changes else [(n,) for n in self._distinct.names]
         self._seen = {
@@ -107,6 +109,8 @@ class RunningAggregate(QueryOperator):
 
     def open(self) -> None:
         self._updates = not is_batch(self.context)
+        if self._spec.forgets:
+            return
         for names, seen in self._seen.items():
             if (values := seen.restored()) is None:
                 continue
@@ -126,6 +130,8 @@ class RunningAggregate(QueryOperator):
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         super().snapshot_state(checkpoint_id)
+        if self._spec.forgets:
+            return
         totals, changes = self._state.frozen(), self._changes is not None
 
         def rows() -> pa.Table | None:

@@ -30,6 +30,7 @@ from firesteel._proto import (
 )
 from firesteel.client.client import Client
 from firesteel.common.checkpoints import metadata
+from firesteel.common.checkpoints.fits import DISPOSABLE
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import CompleteCheckpoint, KeyedHandle, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
@@ -622,8 +623,10 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
     with pytest.raises(SubmissionRejected, match="must also take checkpoints: set"):
         await asyncio.to_thread(client.submit, graph)
     unmatched = {"execution__state_recovery__ignore_unclaimed_state": "true"}
-    for number, path in enumerate((f"{good}/_metadata", other)):
-        recovery = {"execution__state_recovery__path": path, **unmatched}
+    disposable = write("disposable", "gone", uid=f"{DISPOSABLE}metrics")
+    accepted = ((f"{good}/_metadata", unmatched), (other, unmatched), (disposable, {}))
+    for number, (path, more) in enumerate(accepted):
+        recovery = {"execution__state_recovery__path": path, **more}
         graph = checkpointed_job(tmp_path / "c", **recovery)
         await asyncio.to_thread(client.submit, replace(graph, job_id=JobId(f"{number:032x}")))
 
