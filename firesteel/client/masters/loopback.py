@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -26,9 +25,12 @@ class Relay:
         self._host = host
         self._ports = ports
         self._listen = listen
+        # The event loop itself holds only weak references to tasks.
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._end_connections)
             for port in self._ports:
                 try:
                     server = await asyncio.start_server(self._to(port), self._listen, port)
@@ -38,16 +40,29 @@ class Relay:
                 await stack.enter_async_context(server)
             await asyncio.get_running_loop().create_future()
 
-    def _to(self, port: int) -> Callable[..., Coroutine[Any, Any, None]]:
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _to(self, port: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        async def relayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 peer_reader, peer_writer = await asyncio.open_connection(self._host, port)
             except OSError:  # the master restarts
                 writer.close()
                 return
+            except asyncio.CancelledError:
+                writer.close()
+                raise
             await splice((reader, writer), (peer_reader, peer_writer))
 
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = asyncio.create_task(relayed(reader, writer))
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
+
         return accept
+
+    async def _end_connections(self) -> None:
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -126,8 +126,12 @@ OUTER = """
     from pyspark.sql import functions as F
 
     spark = SparkSession.builder.getOrCreate()
-    folder = sys.argv[1]
+    folder, run = sys.argv[1:]
     words = spark.readStream.schema("word string, n long").json(f"{folder}/in")
+    if run == "13":
+        observed = words.observe("gone", F.sum("n")).observe("words", F.count("*").alias("rows"))
+    else:
+        observed = words.observe("words", F.max("word").alias("last"))
     names = spark.createDataFrame([("a", "Ada"), ("b", "Bob")], "word string, name string")
     known = names.where("word <> 'b'")
 
@@ -136,10 +140,12 @@ OUTER = """
         rows = sorted(list(row.asDict().items()) for row in found.collect())
         print("batch", batch_id, rows, flush=True)
 
-    writer = words.writeStream.foreachBatch(note).option("checkpointLocation", f"{folder}/state")
+    writer = observed.writeStream.foreachBatch(note).option("checkpointLocation", f"{folder}/state")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     print("progress", [(p["batchId"], p["numInputRows"]) for p in query.recentProgress])
+    for name, row in sorted(query.lastProgress["observedMetrics"].items()):
+        print("observed", name, row.asDict())
 
     twice = words.join(names, words.word == names.word).drop("n").select("*", words.word)
     twice.writeStream.format("memory").queryName("twice").trigger(
@@ -227,7 +233,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
             ["counts.py", str(folder / "counts")],
             ["broken.py", str(folder / "broken"), number],
             ["topics.py", kafka.bootstrap, source, target, str(folder / "topics/state")],
-            ["outer.py", str(folder / "outer")],
+            ["outer.py", str(folder / "outer"), number],
             ["table.py", str(folder / "table"), number],
         ]
         program = ("all.py", json.dumps(arguments))
@@ -299,6 +305,11 @@ def test_outer_dataframes_repeated_names_and_the_first_error(runs: Runs) -> None
     assert "StreamingQueryException True 1" in first
     assert f"batch 1 {[a]}" in second
     assert "progress [(1, 1)]" in second
+    observed = [[line for line in said if line.startswith("observed")] for said in (first, second)]
+    assert observed == [
+        ["observed gone {'sum(n)': 2}", "observed words {'rows': 2}"],
+        ["observed words {'last': 'a'}"],
+    ]
 
 
 def test_a_table_of_the_catalog_is_written_and_read(runs: Runs) -> None:
