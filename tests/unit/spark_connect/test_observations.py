@@ -17,7 +17,7 @@ BERLIN = "2024-07-01 12:30:15"
 
 @dataclass
 class Taken:
-    """What an observation has when it is asked."""
+    """Stands for an observation with these metrics."""
 
     name: str
     metrics: dict[int | None, dict[str, Any]]
