@@ -156,5 +156,9 @@ def test_first_and_last_go_by_event_time() -> None:
         "max_by(nvl(x, 1), `odd ``at```) FILTER (WHERE (y) AND (nvl(x, 1)) IS NOT NULL)"
         " - min_by(`a``b`, `odd ``at```)"
     )
+    (filtered,) = parse_aggregates(
+        ["first(x) FILTER (WHERE y) IGNORE NULLS AS f"], time_column="at"
+    )
+    assert filtered.whole == "min_by(x, `at`) FILTER (WHERE (y) AND (x) IS NOT NULL)"
     with pytest.raises(InvalidProgram, match="uses event time, which the stream does not have"):
         parse_aggregates(["first(x) AS f"])
