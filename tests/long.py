@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 HYPOTHESIS_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
 _FEWEST = 10
@@ -28,7 +29,11 @@ def long_but_every(step: int, values: Iterable[Any]) -> list[Any]:
 
 
 def _long_unless(wanted: bool, value: Any) -> Any:
-    return value if wanted else pytest.param(value, marks=pytest.mark.long)
+    if wanted:
+        return value
+    if isinstance(value, ParameterSet):
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.long])
+    return pytest.param(value, marks=pytest.mark.long)
 
 
 def fewer(count: int) -> int:

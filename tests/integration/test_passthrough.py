@@ -25,6 +25,7 @@ from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
+from tests.long import long_but_every
 
 SCHEMA = pa.schema(
     [
@@ -182,7 +183,7 @@ class Program:
         self._plans.close()
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module", params=long_but_every(3, PROGRAMS))
 def program(request: pytest.FixtureRequest, engine: SparkEngine) -> Iterator[Program]:
     function, given = PROGRAMS[request.param]
     found = Program(engine, function)
