@@ -15,7 +15,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.long import HYPOTHESIS_PROFILE, fewer
+from tests.long import HYPOTHESIS_PROFILE, fewer, mark_as_long
 from tests.postgres import Postgres
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ MARK = (
     "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
 )
 GRACE_S = 30.0  # on a busy machine, a process may take this long to end
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_as_long(items)
 
 
 @pytest.hookimpl(wrapper=True)

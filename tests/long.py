@@ -5,11 +5,12 @@ not.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 HYPOTHESIS_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
 _FEWEST = 10
@@ -17,23 +18,24 @@ _FEWEST = 10
 
 def long_after(count: int, values: Iterable[Any]) -> list[Any]:
     """Returns values for `pytest.mark.parametrize`, of which `make test` runs the first `count`."""
-    return [_long_unless(at < count, value) for at, value in enumerate(values)]
+    return [
+        value if at < count else pytest.param(value, marks=pytest.mark.long)
+        for at, value in enumerate(values)
+    ]
 
 
-def long_but_every(step: int, values: Iterable[Any]) -> list[Any]:
-    """Returns values for `pytest.mark.parametrize`, of which `make test` runs the first one and
-    then every `step`-th. If `step` divides no length of a dimension of a product, each pair of
-    values of two dimensions is among them.
+def mark_as_long(items: Iterable[pytest.Item]) -> None:
+    """Marks cases of tests with the marker `one_in(step)`: `make test` runs the first case and then
+    every `step`-th.
     """
-    return [_long_unless(at % step == 0, value) for at, value in enumerate(values)]
-
-
-def _long_unless(wanted: bool, value: Any) -> Any:
-    if wanted:
-        return value
-    if isinstance(value, ParameterSet):
-        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.long])
-    return pytest.param(value, marks=pytest.mark.long)
+    seen: Counter[tuple[Path, str]] = Counter()
+    for item in items:
+        for marker in item.iter_markers("one_in"):
+            (step,) = marker.args
+            test = (item.path, item.name.partition("[")[0])
+            if seen[test] % step:
+                item.add_marker(pytest.mark.long)
+            seen[test] += 1
 
 
 def fewer(count: int) -> int:

@@ -41,7 +41,6 @@ from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock, TimeKind
 from tests.integration.conftest import Slot, session_conf
-from tests.long import long_but_every
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 CALLS = itertools.count()
@@ -150,7 +149,8 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", long_but_every(3, PROGRAMS))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
     specs = PROGRAMS[name]
     kept = made(engine, specs)

@@ -26,7 +26,6 @@ from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split
 from tests.integration.test_file_ranges import check
 from tests.integration.test_file_source import read, reader, source_of
-from tests.long import long_but_every
 
 _NUMBERS = ("0", "7", "-1", "-0", "007", "-08", "127", "-129", "32768", "2147483648", "1.5", "-.5")
 _NUMBERS += ("9223372036854775807", "-9223372036854775808", "9223372036854775808", "1.", ".", "-")
@@ -269,21 +268,19 @@ _PLAIN = st.sampled_from(
 _NASTY = st.lists(st.tuples(_LINES, _ENDS).map(b"".join), max_size=12)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
     "options",
-    long_but_every(
-        3,
-        [
-            {},
-            {"header": True, "nullValue": "NA", "malformed": "side_output"},
-            {"sep": ";", "malformed": "drop"},
-            {"sep": "|", "schema": "s STRING", "header": True},
-            {"sep": "\t"},
-            {"where": "n > 3 OR s = 'a'"},
-            {"where": "n < 3", "malformed": "side_output"},
-        ],
-    ),
+    [
+        {},
+        {"header": True, "nullValue": "NA", "malformed": "side_output"},
+        {"sep": ";", "malformed": "drop"},
+        {"sep": "|", "schema": "s STRING", "header": True},
+        {"sep": "\t"},
+        {"where": "n > 3 OR s = 'a'"},
+        {"where": "n < 3", "malformed": "side_output"},
+    ],
     ids=lambda options: ", ".join(options) or "plain",
 )
 def test_any_file_cut_anywhere_is_read_as_by_spark(

@@ -20,7 +20,6 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.parts import check_header, check_read, unchanged
 from tests.integration.file_splits import cut_split, parts_of, read_split, split_of
 from tests.integration.test_file_source import reader
-from tests.long import long_but_every
 
 NUMBERS = "n LONG, s STRING"
 
@@ -77,11 +76,10 @@ def written(folder: Path, name: str) -> tuple[Path, FileSource]:
     return path, FileSource(str(path), format=format, schema=schema, **options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name",
-    long_but_every(
-        2, ["csv", "csv header", "csv quoted", "csv separated", "json", "text", "parquet", "orc"]
-    ),
+    ["csv", "csv header", "csv quoted", "csv separated", "json", "text", "parquet", "orc"],
 )
 def test_a_file_cut_anywhere_has_the_rows_that_spark_reads(
     engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -37,7 +37,6 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from tests.integration.conftest import session_conf
 from tests.integration.file_splits import cut_split, read_split, split_of
-from tests.long import long_but_every
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
 JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
@@ -393,7 +392,8 @@ def test_a_range_without_bytes_has_no_rows(engine: SparkEngine, tmp_path: Path) 
         assert [row["value"] for row in harness.rows()] == ["a", "b", "a", "b"]
 
 
-@pytest.mark.parametrize("name", long_but_every(2, FORMATS))
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=5)
 @given(data=st.data())
 def test_every_format_gives_what_spark_read_gives(

@@ -18,7 +18,6 @@ from firesteel.connectors import FileSource
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.schema_inference import inferred_schema
 from tests.integration.conftest import session_conf
-from tests.long import long_but_every
 
 ROWS = pa.table({"n": pa.array([1], pa.int64()), "s": ["a"]})
 OTHER = pa.table({"n": pa.array([1], pa.int32()), "z": [1.5]})
@@ -199,20 +198,18 @@ def test_options(engine: SparkEngine, tmp_path: Path, options: dict[str, str]) -
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("setting", "value"),
-    long_but_every(
-        3,
-        [
-            ("spark.sql.parquet.binaryAsString", "true"),
-            ("spark.sql.parquet.inferTimestampNTZ.enabled", "false"),
-            ("spark.sql.parquet.mergeSchema", "true"),
-            ("spark.sql.files.ignoreCorruptFiles", "true"),
-            ("spark.sql.sources.partitionColumnTypeInference.enabled", "false"),
-            ("spark.sql.caseSensitive", "true"),
-            ("spark.sql.sources.useV1SourceList", ""),
-        ],
-    ),
+    [
+        ("spark.sql.parquet.binaryAsString", "true"),
+        ("spark.sql.parquet.inferTimestampNTZ.enabled", "false"),
+        ("spark.sql.parquet.mergeSchema", "true"),
+        ("spark.sql.files.ignoreCorruptFiles", "true"),
+        ("spark.sql.sources.partitionColumnTypeInference.enabled", "false"),
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.sources.useV1SourceList", ""),
+    ],
 )
 def test_settings(engine: SparkEngine, tmp_path: Path, setting: str, value: str) -> None:
     all_types(tmp_path / "data" / "k=1")

@@ -37,7 +37,6 @@ from tests.integration.file_splits import cut_split, parts_of
 from tests.integration.test_csv_by_arrow import by_arrow, by_spark
 from tests.integration.test_file_ranges import check
 from tests.integration.test_file_source import read, reader, source_of
-from tests.long import long_but_every
 
 DDL = (
     "b BYTE, h SHORT, i INT, n LONG, f FLOAT, d DOUBLE, o BOOLEAN, s STRING, x BINARY, day DATE,"
@@ -169,7 +168,8 @@ class Both:
         return choice.reason
 
 
-@pytest.mark.parametrize("name", long_but_every(3, FUNCTIONS))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_any_file_cut_anywhere_is_read_as_by_spark(
     engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -329,7 +329,8 @@ CONDITIONS = (
 )
 
 
-@pytest.mark.parametrize("condition", long_but_every(3, CONDITIONS))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("condition", CONDITIONS)
 def test_what_statistics_say_loses_no_row(
     engine: SparkEngine, tmp_path: Path, condition: str
 ) -> None:

@@ -25,7 +25,6 @@ from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
-from tests.long import long_but_every
 
 SCHEMA = pa.schema(
     [
@@ -183,7 +182,7 @@ class Program:
         self._plans.close()
 
 
-@pytest.fixture(scope="module", params=long_but_every(3, PROGRAMS))
+@pytest.fixture(scope="module", params=PROGRAMS)
 def program(request: pytest.FixtureRequest, engine: SparkEngine) -> Iterator[Program]:
     function, given = PROGRAMS[request.param]
     found = Program(engine, function)
@@ -199,6 +198,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passthrough, "_SMALL_BATCH_ROWS", 3)
 
 
+@pytest.mark.one_in(3)
 @settings(
     deadline=None,
     max_examples=8,

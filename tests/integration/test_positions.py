@@ -34,7 +34,6 @@ from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.timing import bundle_time
 from tests.integration.conftest import Slot, session_conf
 from tests.integration.file_splits import parts_of, split_of
-from tests.long import long_but_every
 
 ROWS = 50  # of a file
 CONF = {
@@ -219,9 +218,9 @@ def split_over(paths: Sequence[Path], cut: bool) -> str:
     return json.dumps(to_json(parts))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    "format",
-    long_but_every(3, ["csv", "csv.gz", "mixed.csv", "json", "text", "xml", "parquet", "orc"]),
+    "format", ["csv", "csv.gz", "mixed.csv", "json", "text", "xml", "parquet", "orc"]
 )
 def test_a_source_of_files_resumes_at_any_position(
     engine: SparkEngine, tmp_path: Path, format: str

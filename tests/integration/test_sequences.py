@@ -25,7 +25,6 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import read_split
-from tests.long import long_but_every
 
 START, SPLIT, SPLITS = -500, 2_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
@@ -167,29 +166,27 @@ def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:
     assert kept.physical.toString().count("HashAggregate") == 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("keys", "larger"),
-    long_but_every(
-        3,
-        [
-            pytest.param(("nullif(pmod(n, 611), 5) AS k",), True, id="whole numbers and null"),
-            pytest.param(
-                ("IF(n % 3 = 0, DOUBLE('NaN'), CAST(pmod(n, 611) AS DOUBLE)) AS k",),
-                True,
-                id="not a number",
-            ),
-            pytest.param(
-                ("IF(n % 3 = 0, -0.0D, CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="doubles"
-            ),
-            pytest.param(
-                ("date_add(DATE '2024-01-01', CAST(pmod(n, 611) AS INT)) AS k", "n % 2 = 0 AS l"),
-                True,
-                id="several",
-            ),
-            pytest.param(("concat('k', pmod(n, 611)) AS k",), False, id="texts"),
-            pytest.param(("CAST(pmod(n, 611) AS DECIMAL(30, 2)) AS k",), False, id="decimals"),
-        ],
-    ),
+    [
+        pytest.param(("nullif(pmod(n, 611), 5) AS k",), True, id="whole numbers and null"),
+        pytest.param(
+            ("IF(n % 3 = 0, DOUBLE('NaN'), CAST(pmod(n, 611) AS DOUBLE)) AS k",),
+            True,
+            id="not a number",
+        ),
+        pytest.param(
+            ("IF(n % 3 = 0, -0.0D, CAST(pmod(n, 611) AS DOUBLE)) AS k",), True, id="doubles"
+        ),
+        pytest.param(
+            ("date_add(DATE '2024-01-01', CAST(pmod(n, 611) AS INT)) AS k", "n % 2 = 0 AS l"),
+            True,
+            id="several",
+        ),
+        pytest.param(("concat('k', pmod(n, 611)) AS k",), False, id="texts"),
+        pytest.param(("CAST(pmod(n, 611) AS DECIMAL(30, 2)) AS k",), False, id="decimals"),
+    ],
 )
 def test_many_groups_are_found_in_a_larger_map(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], larger: bool

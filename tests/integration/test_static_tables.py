@@ -27,7 +27,6 @@ from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTabl
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from tests.integration.analysis import analyzed, schema_of
-from tests.long import long_but_every
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 
@@ -122,7 +121,8 @@ JOINS = {
 }
 
 
-@pytest.mark.parametrize("name", long_but_every(3, JOINS))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", JOINS)
 def test_joins_run_by_a_cached_plan(
     engine: SparkEngine, tables: StaticTables, tmp_path: Path, name: str
 ) -> None:

@@ -250,7 +250,7 @@ def rows_of(stored: tasks_pb2.StoredPartition, address: str) -> int:
     return rows
 
 
-@pytest.mark.long  # test_hangs.py stops processes of slots that run tasks
+@pytest.mark.long  # e2e/test_hangs.py stops processes of slots that run tasks
 @pytest.mark.parametrize("cluster", [("heartbeat.timeout=8s",)], indirect=True)
 async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
     """Python or the JVM is stopped, as by a debugger or a signal: the process neither answers nor

@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.long import long_after
 from tests.waiting import PATIENCE_S
 
 POSTGRES = """
@@ -29,16 +28,14 @@ folder, pids = server._temporary, [process.pid for process in server.processes]
 """
 KILLED = """
 import os, signal
-from tests.long import long_after
 print(folder, server._watch.process.pid, *pids, flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 signal.pause()
 """
 
 
-@pytest.mark.parametrize(
-    "started", long_after(1, [ZOOKEEPER, POSTGRES]), ids=["zookeeper", "postgres"]
-)
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("started", [ZOOKEEPER, POSTGRES], ids=["zookeeper", "postgres"])
 def test_the_servers_of_a_test_run_that_is_killed_end(started: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", started + KILLED],

@@ -37,7 +37,6 @@ from taskexecutor.executor.columnar.stages.transform_stage import SparkTransform
 from taskexecutor.executor.columnar.stages.whole_rows import ApplyToAll
 from taskexecutor.executor.harness import OperatorHarness
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
-from tests.long import long_but_every
 
 from .conftest import Slot
 
@@ -147,7 +146,8 @@ ONE: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("case", long_but_every(3, ONE))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("case", ONE)
 def test_of_one_input(engine: SparkEngine, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "_FILE_BYTES", 60_000)  # several files
     monkeypatch.setattr(spool, "_BATCH_ROWS", 100)  # of several batches
@@ -192,8 +192,9 @@ def no_broadcasts(engine: SparkEngine) -> Iterator[None]:
         yield
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("room_bytes", [2**30, 0], ids=["hash tables", "sorts"])
-@pytest.mark.parametrize("case", long_but_every(3, TWO))
+@pytest.mark.parametrize("case", TWO)
 @pytest.mark.usefixtures("no_broadcasts")
 def test_of_two_large_inputs(
     engine: SparkEngine, case: str, room_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -261,7 +262,8 @@ def test_a_join_has_no_hash_table_if_a_side_is_broadcast(
     assert with_hash_joins(engine, few.join(many, "k2", "full"), 2**20) is not None
 
 
-@pytest.mark.parametrize("same", long_but_every(2, ["na = nb", "na = nb AND sa = sb"]))
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("same", ["na = nb", "na = nb AND sa = sb"])
 def test_a_join_sorts_if_a_hash_table_has_no_room_after_all(
     slot: Slot, same: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.operators.windows import window_operator
 from tests.integration.conftest import Slot
-from tests.long import long_but_every
 
 TIME = pa.timestamp("us", "UTC")
 ROWS = pa.schema([("k", pa.string()), ("at", TIME), ("n", pa.int64())])
@@ -159,8 +158,9 @@ CASES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("window", "name"), long_but_every(3, CASES), ids=[f"{type(w).__name__} {n}" for w, n in CASES]
+    ("window", "name"), CASES, ids=[f"{type(w).__name__} {n}" for w, n in CASES]
 )
 def test_windows_that_fire_together(
     engine: SparkEngine, name: str, window: TumblingSpec | SlidingSpec
