@@ -158,6 +158,7 @@ def await_decisions(
     return session.client.job_details(job_id).rescales[::-1]
 
 
+@pytest.mark.long  # unit/jobmaster/test_autoscaler.py has the decisions, test_scale.py their effect
 def test_the_autoscaler_follows_a_load_that_triples_and_falls(
     session: Session, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.batch import data, protocol
 from benchmarks.batch.programs import PROGRAMS, tables
 from firesteel import Environment
@@ -14,6 +16,7 @@ from firesteel.connectors import FileSink
 from .conftest import Session
 
 
+@pytest.mark.long  # test_nexmark.py and spark_connect compare other queries
 def test_programs_have_the_results_of_sql(session: Session, tmp_path: Path) -> None:
     given = tmp_path / "tables"
     for size, scale in ((protocol.SMALL, 0.02), (protocol.TIMED, 0.001)):  # the second unread

@@ -17,17 +17,13 @@ from tests.long import long_after
 from tests.waiting import eventually
 
 SEED = 1
-EACH = {
+DEATHS = dict.fromkeys(KILLS, 1)
+EACH = DEATHS | {
     Fault.TASK: 1,
-    Fault.SLOT: 1,
-    Fault.TASK_EXECUTOR: 1,
     Fault.JOB_MASTER: 2,
-    Fault.DISPATCHER: 1,
-    Fault.RESOURCE_MANAGER: 1,
     Fault.PAUSED_JOB_MASTER: 1,
     Fault.PAUSED_SLOT: 1,
     Fault.ZOMBIE: 1,
-    Fault.ZOMBIE_JOB_MASTER: 1,
 }
 MANY = EACH | {
     Fault.TASK: 3,
@@ -41,13 +37,14 @@ SEVERAL = (Fault.JOB_MASTER, Fault.SLOT, Fault.TASK_EXECUTOR, Fault.TASK)
 IN_FILES = {"state__backend__type": "rocksdb", "execution__checkpointing__incremental": "true"}
 
 
-@pytest.mark.parametrize("faults", long_after(1, [EACH, MANY]), ids=["each", "many"])
+@pytest.mark.parametrize(
+    "faults", long_after(1, [DEATHS, EACH, MANY]), ids=["deaths", "each", "many"]
+)
 def test_rows_count_once_whoever_dies(
     session: Session, tmp_path: Path, postgres: str, faults: dict[Fault, int]
 ) -> None:
-    assert faults.keys() >= set(KILLS)
     timeout = f"{HEARTBEAT_TIMEOUT_S:g} s"
-    state = IN_FILES if faults is EACH else {}
+    state = IN_FILES if faults is not MANY else {}
     with exactly_once_job(
         session,
         tmp_path,
@@ -65,6 +62,7 @@ def test_rows_count_once_whoever_dies(
     eventually(lambda: session.free_slots() == SLOTS, "every slot is free")
 
 
+@pytest.mark.long  # test_checkpoints.py kills jobs with timers and windows
 @pytest.mark.parametrize("faults", long_after(1, [FEW, SEVERAL]), ids=["few", "several"])
 def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
     session: Session, tmp_path: Path, postgres: str, faults: tuple[Fault, ...]
@@ -80,6 +78,7 @@ def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
         Chaos(session, job, SEED).inject_all(faults)
 
 
+@pytest.mark.long  # test_kafka_failpoints.py has the deaths, integration/test_kafka_broker.py the broker
 def test_records_pass_from_topic_to_topic_once(session: Session, tmp_path: Path) -> None:
     with Kafka() as kafka, both_ends_job(session, kafka, tmp_path) as job:
         job.progress("the start")

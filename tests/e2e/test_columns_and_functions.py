@@ -70,6 +70,7 @@ print("as expected")
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("first", ["firesteel", "pyspark"])
 def test_functions_and_columns_of_module_level(
     session: Session, tmp_path: Path, first: str

@@ -167,6 +167,7 @@ def test_jobs_keep_running_without_zookeeper_their_store_and_both(
         unchanged.check()
 
 
+@pytest.mark.long  # test_high_availability.py kills leaders under a job without a ledger
 def test_rows_count_once_and_no_task_restarts_whichever_master_dies(
     cluster: HighlyAvailableCluster, zookeeper: ZooKeeper, postgres: str, tmp_path: Path
 ) -> None:

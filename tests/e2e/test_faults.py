@@ -254,6 +254,7 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
     session.client.cancel(job_id)
 
 
+@pytest.mark.long  # integration/test_dispatcher.py kills them without tasks
 def test_a_job_whose_job_masters_die_again_and_again_fails_and_no_other(session: Session) -> None:
     other = session.submit(endless(1))
     session.wait_until(other, running)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from .conftest import ROOT, WARM_S, Session
 
 SEEDS = 4
 
 
+@pytest.mark.long  # CI draws programs at night
 def test_random_programs_have_sparks_results(session: Session) -> None:
     arguments = ["--seed", "0", "--count", str(SEEDS), "--address", session.address]
     ran = subprocess.run(

@@ -54,6 +54,7 @@ def python_of(slot: psutil.Process) -> psutil.Process:
     return slot
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("part", [python_of, jvm_of])
 def test_a_slots_process_that_hangs_fails_its_job_with_what_was_seen(
     impatient: Session, part: Callable[[psutil.Process], psutil.Process]

@@ -75,6 +75,7 @@ def test_a_program_of_the_image_runs_and_its_cluster_is_gone(
         assert not cluster.left()
 
 
+@pytest.mark.long  # test_kubernetes_pods.py kills pods under such a job
 def test_a_job_survives_the_death_of_its_master_and_runs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: str
 ) -> None:

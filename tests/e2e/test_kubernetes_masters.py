@@ -150,6 +150,7 @@ def test_separate_masters_are_updated_under_a_running_job(
     succeeded("cancel", *TARGET, job_id)
 
 
+@pytest.mark.long  # test_kubernetes_application.py has the commands
 def test_separate_masters_serve_every_command_after_the_end_of_their_leaders(
     separate_masters: Kubernetes, tmp_path: Path
 ) -> None:

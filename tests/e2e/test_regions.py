@@ -95,6 +95,7 @@ def test_individual_restarts_are_refused_where_data_is_exchanged(session: Sessio
         session.client.wait(job_id)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["batch", "streaming"])
 def test_an_individual_restart_leaves_the_other_subtasks_alone(
     session: Session, tmp_path: Path, mode: str
@@ -205,6 +206,7 @@ def cut_off(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -265,7 +267,7 @@ def job_master(session: Session, job_id: str) -> psutil.Process:
     return psutil.Process(job_master_pid(session, job_id))
 
 
-@pytest.mark.parametrize("victim", long_after(2, [slots_process, job_master, task_executor]))
+@pytest.mark.parametrize("victim", long_after(1, [slots_process, job_master, task_executor]))
 def test_no_result_is_left_behind_whoever_is_killed(
     session: Session, tmp_path: Path, victim: Callable[[Session, str], psutil.Process]
 ) -> None:

@@ -73,6 +73,7 @@ def test_every_kind_of_state_and_sink_survives_rescaling(
     session.wait_until_all_slots_are_free()
 
 
+@pytest.mark.long  # integration/test_kafka_sink.py restores them with another parallelism
 def test_transactions_of_kafka_survive_rescaling(
     session: Session, kafka: Kafka, tmp_path: Path
 ) -> None:

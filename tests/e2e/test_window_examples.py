@@ -28,6 +28,7 @@ def counted(df: DataFrame) -> DataFrame:
     return df.groupBy("word", "window_start", "window_end").agg(F.count("*").alias("n"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_pyflinks_examples_of_windows(session: Cluster, tmp_path: Path, mode: str) -> None:
     env = Environment(mode=mode, parallelism=1)

@@ -38,6 +38,7 @@ INTERPRETED = (
 )
 
 
+@pytest.mark.long  # test_same_results.py compares queries of each kind
 @pytest.mark.parametrize("drawn", long_after(1, DRAWN), ids=lambda drawn: f"{drawn[1][0]}")
 def test_drawn_queries_have_the_results_of_spark(
     session: Session, drawn: tuple[int, range], tmp_path: Path
