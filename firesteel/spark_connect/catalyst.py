@@ -14,6 +14,11 @@ from firesteel.static_table import StaticTable
 _LAST_US = 2**62
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
+# Nodes that only name or describe their child.
+TRANSPARENT = frozenset(
+    ("SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression")
+)
+
 
 class Catalyst:
     """Functions over Catalyst's classes of one JVM. Plans, expressions and attributes are Java
@@ -91,6 +96,10 @@ class Catalyst:
 
     def literal(self, value: Any) -> Any:
         return getattr(getattr(self.expressions, "Literal$"), "MODULE$").apply(value)
+
+    def time_of(self, attribute: Any) -> Any:
+        """Returns the event time of an attribute: of a window, its end."""
+        return self.field(attribute, 1) if is_window(attribute) else attribute
 
     def field(self, struct: Any, index: int) -> Any:
         return self.expressions.GetStructField(struct, index, nothing(self.jvm))
@@ -197,3 +206,23 @@ def is_window(attribute: Any) -> bool:
     """Whether the attribute is the struct `window` or `session_window`."""
     metadata = attribute.metadata()
     return bool(metadata.contains("spark.timeWindow") or metadata.contains("spark.sessionWindow"))
+
+
+def is_reference(expression: Any, attribute: Any) -> bool:
+    return is_attribute(expression) and same(expression, attribute)
+
+
+def is_attribute(expression: Any) -> bool:
+    return kind(expression) == "AttributeReference"
+
+
+def has_node(plan: Any, name: str) -> bool:
+    return kind(plan) == name or any(has_node(child, name) for child in children(plan))
+
+
+def keeps_times(plan: Any, time: Any) -> bool:
+    """Whether a node filters rows without a time only."""
+    if kind(plan) != "Filter" or kind(plan.condition()) != "IsNotNull":
+        return False
+    (child,) = children(plan.condition())
+    return is_reference(child, time)

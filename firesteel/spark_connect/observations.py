@@ -16,8 +16,8 @@ from firesteel.connectors import CollectSink
 from firesteel.datastream import DataStreamSink
 from firesteel.errors import FiresteelError
 from firesteel.operators import BatchesSpec
+from firesteel.spark_connect.aggregates import ObservedStream
 from firesteel.spark_connect.memory import MemoryTable
-from firesteel.spark_connect.planner import ObservedStream
 from firesteel.spark_connect.progress import OBSERVATION
 
 Metrics = dict[str, dict[str, Any]]  # values as in JSON, by observation and metric

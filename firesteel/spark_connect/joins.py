@@ -1,0 +1,233 @@
+"""Plans the joins of a streaming query: with another stream, or with static rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.datastream import ConnectedStreams
+from firesteel.environment import Environment
+from firesteel.errors import InvalidProgram
+from firesteel.operators import JoinSpec
+from firesteel.operators.joins import EventTimes, How, IntervalSpec
+from firesteel.plan.catalyst_plan import items
+from firesteel.spark_connect.catalyst import (
+    Catalyst,
+    children,
+    delay_ms,
+    is_attribute,
+    is_window,
+    kind,
+    output,
+    same,
+)
+from firesteel.spark_connect.conditions import Between, Condition, condition_of, conjuncts_of
+from firesteel.spark_connect.flows import Flow, Flows
+from firesteel.spark_connect.names import Names
+from firesteel.spark_connect.scalar_subqueries import ScalarSubqueries
+from firesteel.spark_connect.spark import LocalRows
+from firesteel.static_table import StaticTable
+
+_HOW: dict[str, How] = {
+    "Inner": "inner",
+    "Cross": "inner",
+    "LeftOuter": "left",
+    "RightOuter": "right",
+    "FullOuter": "full",
+    "LeftSemi": "semi",
+}
+# Columns of the two sides of a join: whether a row meets the conditions that refer to its side.
+_CONDITION = ("condition_left", "condition_right")
+
+
+class Joins:
+    """Plans the joins of one query. `flow_of` plans the nodes below; `static_rows` runs a plan
+    without streams.
+    """
+
+    def __init__(
+        self,
+        flows: Flows,
+        catalyst: Catalyst,
+        names: Names,
+        environment: Environment,
+        scalars: ScalarSubqueries,
+        *,
+        flow_of: Callable[[Any], Flow],
+        static_rows: Callable[[Any], pa.Table],
+    ) -> None:
+        self._flows = flows
+        self._catalyst = catalyst
+        self._names = names
+        self._environment = environment
+        self._scalars = scalars
+        self._flow_of = flow_of
+        self._static_rows = static_rows
+
+    def join(self, plan: Any) -> Flow:
+        sides = children(plan)
+        if all(side.isStreaming() for side in sides):
+            return self._stream_join(plan)
+        streaming = [side.isStreaming() for side in sides].index(True)
+        flow = self._flows.assigned(self._flow_of(sides[streaming]))
+        static = sides[1 - streaming]
+        leaf = self._catalyst.leaf(output(static))
+        rows = self._rows(static)
+        below = [flow.plan, leaf] if streaming == 0 else [leaf, flow.plan]
+        number = output(static)[0].exprId().id()
+        return replace(
+            flow,
+            plan=plan.withNewChildren(self._catalyst.seq(below)),
+            statics={**flow.statics, number: rows},
+        )
+
+    def _rows(self, static: Any) -> StaticTable:
+        """Reads the static side of a join, now and once, as a table of the job."""
+        rows = self._static_rows(static)
+        self._scalars.check_rows(static, rows)
+        read = LocalRows(rows)
+        return self._environment.static(read, name="static side", max_size="1 gb", allow_empty=True)
+
+    def _stream_join(self, plan: Any) -> Flow:
+        catalyst = self._catalyst
+        how = _HOW.get(plan.joinType().toString())
+        if how is None:
+            raise InvalidProgram(
+                f"a {plan.joinType().toString()} join of two streams is not supported; allowed:"
+                " inner, left, right and full outer joins, and left semi joins"
+            )
+        left, right = children(plan)
+        given = conjuncts_of(plan.condition().get()) if plan.condition().isDefined() else []
+        condition = condition_of(catalyst, given, output(left), output(right))
+        if not condition.equal:
+            raise InvalidProgram(
+                "a join of two streams needs columns that are equal, such as a.id = b.id"
+            )
+        if condition.others and how != "inner":
+            raise InvalidProgram(
+                f"{condition.others[0].toString()}: the condition of a {how} join of two streams"
+                " consists of equalities and of bounds between the two event times; filter the"
+                " streams before the join"
+            )
+        keyed = [
+            self._keyed(plan, side, condition, index, how)
+            for index, side in enumerate((left, right))
+        ]
+        (_, left_keys), (_, right_keys) = keyed
+        flows = [flow for flow, _ in keyed]
+        spec = JoinSpec(
+            left_keys=left_keys,
+            right_keys=right_keys,
+            how=how,
+            within=_within(self._names, condition.between),
+            holds_null_keys=condition.between is not None,
+            conditions=_conditions(flows),
+        )
+        if spec.within is not None:  # an operator downstream may take the time of either side
+            spec = spec.with_delayed_watermark()
+        first, second = (flow.stream.key_by(*names) for flow, names in keyed)
+        title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
+        stream = ConnectedStreams(first, second)._add(title, spec, self._names.uid("join"))
+        there = flows[:1] if how == "semi" else flows
+        joined = self._flows.on(
+            stream,
+            [attribute for flow in there for attribute in flow.attributes],
+            [name for flow in there for name in flow.names],
+        )
+        after = catalyst.project(output(plan), joined.plan)
+        return replace(joined, plan=_filtered(catalyst, condition.others, after))
+
+    def _keyed(
+        self, join: Any, side: Any, condition: Condition, index: int, how: How
+    ) -> tuple[Flow, tuple[str, ...]]:
+        """Returns a side and the names of its keys. Keys that are not columns, event times, and
+        whether its own condition is true are additional columns; the rows that the join never emits
+        are left out.
+        """
+        unmatched = how in (("left", "full"), ("right", "full"))[index]
+        catalyst = self._catalyst
+        flow = self._flow_of(side)
+        own, between = condition.own[index], condition.between
+        needed = [] if unmatched else list(own)
+        attribute = None
+        if between is not None and not (how == "full" and between.only_equal):
+            # As in Spark, a row without a time has no match, and waits for one forever.
+            attribute = (between.left, between.right)[index]
+            timed = catalyst.expressions.IsNotNull(catalyst.time_of(attribute))
+            if own and unmatched:
+                without_match = catalyst.expressions.Not(catalyst.all_of(own))
+                timed = catalyst.expressions.Or(timed, without_match)
+            needed.append(timed)
+        if flow.watermark is not None and needed:
+            # The watermark needs all rows that have a time.
+            only_timed = len(needed) == 1 and attribute is not None
+            if not only_timed or not _is_time(attribute, flow.watermark.time, flow.plan):
+                flow = self._flows.cut(flow)
+        flow = replace(flow, plan=_filtered(catalyst, needed, flow.plan))
+        label = ("left", "right")[index]
+        known = {each.exprId().id(): each for each in flow.output}
+        named: list[Any] = []
+        keys: list[str] = []
+        for number, pair in enumerate(condition.equal):
+            key = pair[index]
+            column = known.pop(key.exprId().id(), None) if is_attribute(key) else None
+            if column is None:
+                named.append(catalyst.named(key, f"k{number}_{label}"))
+            keys.append(named[-1].name() if column is None else self._names.column(column))
+        if own and unmatched:
+            named.append(catalyst.named(catalyst.all_of(own), _CONDITION[index]))
+        times = [
+            catalyst.named(catalyst.or_last(catalyst.time_of(each)), self._names.time(each))
+            for each in output(side)
+            if delay_ms(each) is not None
+        ]
+        columns = [*flow.output, *named, *times]
+        names = [self._names.column(each) for each in flow.output]
+        names += [each.name() for each in (*named, *times)]
+        flow = self._flows.cut_as(self._flows.projected(flow, columns), names)
+        return replace(flow, stream=self._flows.timed(join, side, flow)), tuple(keys)
+
+
+def _conditions(sides: Sequence[Flow]) -> tuple[str, str]:
+    left, right = (
+        name if name in side.names else "" for name, side in zip(_CONDITION, sides, strict=True)
+    )
+    return left, right
+
+
+def _within(names: Names, between: Between | None) -> IntervalSpec | None:
+    if between is None:
+        return None
+    times = EventTimes(columns=(names.time(between.left), names.time(between.right)))
+    lower_us, upper_us = between.lower_us, between.upper_us
+    # Spark keeps rows for a millisecond longer, unless their times are equal keys.
+    kept_us = 1_000 if lower_us < upper_us else 0
+    return IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us, kept_us=kept_us)
+
+
+def _filtered(catalyst: Catalyst, conditions: Sequence[Any], plan: Any) -> Any:
+    for condition in conditions:
+        plan = catalyst.logical.Filter(condition, plan)
+    return plan
+
+
+def _is_time(attribute: Any, time: Any, plan: Any) -> bool:
+    """Returns whether an attribute of the plan is null where `time` is: it is the time, or one of
+    its windows.
+    """
+    if same(attribute, time):
+        return True
+    while is_window(attribute):
+        if kind(plan) == "Project":
+            made = (each for each in items(plan.projectList()) if kind(each) == "Alias")
+            if found := next((each for each in made if same(each.toAttribute(), attribute)), None):
+                attribute = found.child()
+                if not is_attribute(attribute):
+                    return bool(found.references().contains(time))
+        if len(children(plan)) != 1:
+            break
+        (plan,) = children(plan)
+    return False
