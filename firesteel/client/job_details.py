@@ -234,6 +234,9 @@ class CheckpointDetails:
     async_ms: float
     subtasks: tuple[SubtaskCheckpoint, ...] = ()
     path: str = ""  # of its directory; empty: not complete
+    # COMPLETED only: rows that sources have read since the checkpoint that was complete before, by
+    # id of their vertex; empty: not known.
+    records_read: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

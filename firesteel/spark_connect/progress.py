@@ -3,7 +3,9 @@
 A batch is what the job does between two checkpoints. Spark's names of fields are kept; the values
 have these sources:
 
-* `numInputRows`: the rows that the sources have read, before filters;
+* `numInputRows`: the rows that the sources have read, before filters. Checkpoints count them exactly
+  but for the first one after another JobMaster has adopted the job. Its batch, and that of the end
+  of a finite input, have the rows that the details have counted;
 * `durationMs.triggerExecution`: from the trigger of the checkpoint to its completion;
 * `numRowsTotal`, `numRowsUpdated` and `numRowsRemoved` of state are -1: they are not counted.
 """
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from firesteel.client.job_details import JobDetails, OperatorDetails, Vertex
+from firesteel.client.job_details import CheckpointDetails, JobDetails, OperatorDetails, Vertex
 from firesteel.common.states import ExecutionState, JobStatus
 
 RECENT = 100  # batches, as spark.sql.streaming.numRecentProgressUpdates
@@ -130,16 +132,19 @@ class ProgressReporter:
             checkpoint_id, triggered_ms, duration_ms = None, details.end_ms, 0
         else:
             return None
-        is_empty = not sum(self._since.source_rows.values())
+        counted = self._since.source_rows
+        rows = _read_by(completed, counted)
+        self._since.source_rows = {v: max(0, counted[v] - read) for v, read in rows.items()}
+        is_empty = not any(rows.values())
         has_ended = details.status is JobStatus.FINISHED
         if is_empty and not (has_ended and self._next_batch == self._first_batch):
             if now_ms - self._reported_at_ms < IDLE_EVERY_MS:
                 return None
             self._reported_at_ms = now_ms
             return Idle(now_ms)
-        batch = self._batch(details, checkpoint_id, triggered_ms, duration_ms)
+        batch = self._batch(details, rows, checkpoint_id, triggered_ms, duration_ms)
         self._batch_at_ms, self._reported_at_ms = triggered_ms + duration_ms, now_ms
-        self._since = _Counters()
+        self._since = _Counters(source_rows=self._since.source_rows)
         return batch
 
     def publish(
@@ -199,12 +204,17 @@ class ProgressReporter:
         return Status(PROCESSING, True, True) if moved else Status(WAITING)
 
     def _batch(
-        self, details: JobDetails, checkpoint_id: int | None, triggered_ms: int, duration_ms: int
+        self,
+        details: JobDetails,
+        rows: Mapping[str, int],
+        checkpoint_id: int | None,
+        triggered_ms: int,
+        duration_ms: int,
     ) -> Batch:
         number, self._next_batch = self._next_batch, self._next_batch + 1
         interval_s = max(0.001, (triggered_ms + duration_ms - self._batch_at_ms) / 1000)
         busy_s = max(0.001, max(self._since.busy_ms.values(), default=0.0) / 1000)
-        total = sum(self._since.source_rows.values())
+        total = sum(rows.values())
         progress = {
             **self._ids.fields(),
             "timestamp": timestamp(self._batch_at_ms),
@@ -217,7 +227,7 @@ class ProgressReporter:
             **_event_time(details),
             "stateOperators": self._states(details),
             "sources": [
-                self._source(vertex, description, interval_s, busy_s)
+                self._source(vertex, description, rows.get(vertex.vertex_id, 0), interval_s, busy_s)
                 for vertex, description in zip(
                     (each for each in details.vertices if _is_source(each)),
                     self._sources,
@@ -234,9 +244,8 @@ class ProgressReporter:
         return Batch(number, json.dumps(progress), checkpoint_id, total)
 
     def _source(
-        self, vertex: Vertex, description: str, interval_s: float, busy_s: float
+        self, vertex: Vertex, description: str, rows: int, interval_s: float, busy_s: float
     ) -> dict[str, Any]:
-        rows = self._since.source_rows.get(vertex.vertex_id, 0)
         start, end, latest = self._offsets.get(vertex.vertex_id), *_offsets(vertex)
         self._offsets[vertex.vertex_id] = end or {}
         return {
@@ -308,6 +317,18 @@ def terminated_event(ids: QueryIds, exception: str | None, condition: str = "") 
     return json.dumps(
         {**ids.fields(), "exception": exception, "errorClassOnException": error_class}
     )
+
+
+def _read_by(completed: Sequence[CheckpointDetails], counted: Mapping[str, int]) -> dict[str, int]:
+    """Returns the rows that each source has read by the last of these checkpoints since the batch
+    before; what was `counted` where a checkpoint does not know it, or there is none.
+    """
+    return {
+        vertex_id: sum(each.records_read[vertex_id] for each in completed)
+        if completed and all(vertex_id in each.records_read for each in completed)
+        else rows
+        for vertex_id, rows in counted.items()
+    }
 
 
 def _is_source(vertex: Vertex) -> bool:

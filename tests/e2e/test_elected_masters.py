@@ -117,6 +117,7 @@ def refuses(leader: Client) -> bool:
     return False
 
 
+@pytest.mark.long  # test_storage_away.py is without the store, the simulation without ZooKeeper
 def test_jobs_keep_running_without_zookeeper_their_store_and_both(
     cluster: HighlyAvailableCluster,
     zookeeper: ZooKeeper,

@@ -21,6 +21,8 @@ class Snapshot:
     alignment_ms: float = 0.0  # from the first barrier to the snapshot
     sync_ms: float = 0.0
     async_ms: float = 0.0
+    # By the attempt's source before the barrier, before filters; None: the task has none.
+    records_read: int | None = None
 
     @property
     def size_bytes(self) -> int:

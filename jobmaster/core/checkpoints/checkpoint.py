@@ -59,6 +59,9 @@ class Checkpoint:
     state: CheckpointState = CheckpointState.COLLECTING
     ended_at: float | None = None
     failure: str = ""  # FAILED only
+    # COMPLETED only: rows that each vertex with a source has read since the checkpoint that was
+    # complete before; empty: not known.
+    records_read: dict[VertexId, int] = field(default_factory=dict)
 
     def become(self, state: CheckpointState) -> None:
         if state not in TRANSITIONS[self.state]:

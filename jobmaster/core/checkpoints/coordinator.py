@@ -30,11 +30,11 @@ process that had written some died, they are deleted once a later checkpoint is 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from firesteel.common.checkpoints.messages import Snapshot
-from firesteel.common.ids import AttemptId, TaskExecutorId
+from firesteel.common.ids import AttemptId, TaskExecutorId, VertexId
 from firesteel.common.states import ExecutionState, JobStatus
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, Kind
 from jobmaster.core.checkpoints.completed import CompletedCheckpoints
@@ -92,6 +92,8 @@ class CheckpointCoordinator:
         self.failed_in_a_row = 0
         self.completed = self.failed = 0  # under this master, including savepoints
         self.last_completed: Checkpoint | None = None
+        # Rows that tasks had read before the last complete checkpoint; None: not known.
+        self._read: dict[AttemptId, int] | None = {}
         self.stale = 0  # acknowledgements that no checkpoint waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
         # Complete ones that newer checkpoints have displaced from the history, oldest first.
@@ -255,6 +257,7 @@ class CheckpointCoordinator:
         Stored checkpoints are complete: tasks that do not know it are notified now, and no others
         (invariant 15). All others are abandoned, and the job is stopped again.
         """
+        self._read = None
         tasks = {attempt_id: self._graph.attempts[attempt_id] for attempt_id in open_checkpoints}
         latest = self._completed.latest
         complete = {*self.retained, *(() if latest is None else (latest.checkpoint_id,))}
@@ -551,6 +554,7 @@ class CheckpointCoordinator:
         self.completed += 1
         self._stopped = self._stopped or checkpoint.stops or checkpoint.drains
         self.last_completed = checkpoint
+        self._count_rows(checkpoint)
         if checkpoint.kind is Kind.CHECKPOINT:
             unreachable = self.shared.completed(checkpoint_id, checkpoint.shared_files)
         else:
@@ -572,6 +576,22 @@ class CheckpointCoordinator:
         commands += [*self._store_next(), *self._begin_requested(now)]
         self._completed.stored(checkpoint_id, self._pending)
         return commands
+
+    def _count_rows(self, checkpoint: Checkpoint) -> None:
+        """Counts what the sources have read since the checkpoint that was complete before."""
+        before, self._read = self._read, {}
+        counted: Counter[VertexId] = Counter()
+        for attempt_id, snapshot in checkpoint.snapshots.items():
+            if snapshot.records_read is None:
+                continue
+            known = 0 if before is None else before.get(attempt_id, 0)
+            # A savepoint that is stored late is older than the last complete checkpoint.
+            self._read[attempt_id] = max(known, snapshot.records_read)
+            execution = checkpoint.plan.to_acknowledge[attempt_id]
+            vertex_id = execution.vertex.job_vertex.vertex.vertex_id
+            counted[vertex_id] += self._read[attempt_id] - known
+        if before is not None:
+            checkpoint.records_read = dict(counted)
 
     def not_stored(
         self, checkpoint_id: int, problem: str, now: float, *, counts: bool = True

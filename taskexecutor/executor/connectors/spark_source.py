@@ -13,7 +13,7 @@ import pyarrow as pa
 from firesteel.common.operator_messages import HeldSplit
 from firesteel.connectors.source import Split
 from firesteel.elements import StreamStatus
-from firesteel.operator import SourceOperator
+from firesteel.operator import Output, RuntimeContext, SourceOperator
 from firesteel.operators import Spec
 from taskexecutor.executor.columnar.stages.stage import SparkStage
 from taskexecutor.executor.connectors.splits import Begun, Splits, merged
@@ -31,6 +31,10 @@ class SparkSourceStage(SparkStage, SourceOperator):
         super().__init__(specs, output_schema)
         self._splits = Splits()
         self._split: Split | None = None  # has started and not ended
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._records_in = context.counter("numRecordsIn")
 
     @property
     def caught_up(self) -> bool:
@@ -66,7 +70,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
 
     def _read_bundle(self) -> bool:
         rows, more = self._read()
-        self.context.counter("numRecordsIn").inc(rows)
+        self._records_in.inc(rows)
         return more
 
     def _begun(self) -> bool:

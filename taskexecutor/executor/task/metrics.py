@@ -106,6 +106,11 @@ class TaskMetricGroup:
         self.operators.append(metrics)
         return metrics
 
+    def records_read(self) -> int | None:
+        """Returns the rows that the task's source has read, before filters; None without one."""
+        counters = [o.counters[RECORDS_READ] for o in self.operators if RECORDS_READ in o.counters]
+        return sum(counter.value for counter in counters) if counters else None
+
     def collected(self, total_ms: float) -> None:
         """Takes the time that the slot's JVM has spent in garbage collection since it started."""
         if self._gc_before_ms is None:
@@ -132,9 +137,7 @@ class TaskMetricGroup:
         watermark_us = self.watermark_us()
         busy_ns = sum(spent_ns) - spent_ns[TimeKind.IDLE] - blocked_ns
         shown = self.operators if self.info.subtask == 0 else []
-        records_read = sum(
-            o.counters[RECORDS_READ].value for o in self.operators if RECORDS_READ in o.counters
-        )
+        records_read = self.records_read() or 0
         return TaskMetrics(
             attempt_id=self.info.attempt_id,
             records_in=self.records_in + records_read,

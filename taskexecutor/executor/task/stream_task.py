@@ -307,7 +307,12 @@ class StreamTask:
             chain.check_checkpointed()
             times = self._metrics.checkpoint_times = CheckpointTimes()
             self._checkpoints = TaskCheckpoints(
-                config.attempt_id, chain, checkpoints, times, parallelism=vertex.parallelism
+                config.attempt_id,
+                chain,
+                checkpoints,
+                times,
+                parallelism=vertex.parallelism,
+                records_read=self._metrics.records_read,
             )
         kind: TaskKind
         if config.in_edges:

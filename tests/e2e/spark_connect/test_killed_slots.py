@@ -65,6 +65,8 @@ PROGRAM = """
         for query in (written, files):
             query.processAllAvailable()
     print("failures", written.exception(), files.exception())
+    for query in (written, files):
+        print("read", sum(progress["numInputRows"] for progress in query.recentProgress))
     written.stop()
     files.stop()
 """
@@ -78,6 +80,7 @@ def test_results_are_exactly_once_when_slots_are_killed(session: Session, tmp_pa
     run = firesteel("run", "-m", session.address, program, str(tmp_path), cwd=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "failures None None" in run.stdout
+    assert run.stdout.count("read 40\n") == 2, "rows that are read again count once"
     assert all((tmp_path / marker).exists() for marker in ("before", "after", "mapping"))
     ids = list(map(json.loads, (tmp_path / "ids").read_text().split()))
     assert ids.count(1) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -76,9 +77,14 @@ def vertex(
 
 
 def details(
-    *vertices: Vertex, checkpoints: int = 0, status: JobStatus = JobStatus.RUNNING
+    *vertices: Vertex,
+    checkpoints: int = 0,
+    status: JobStatus = JobStatus.RUNNING,
+    read: Mapping[int, Mapping[str, int]] | None = None,
 ) -> JobDetails:
-    """`checkpoints` are complete; number n was triggered n seconds after the start."""
+    """`checkpoints` are complete; number n was triggered n seconds after the start. `read`: rows by
+    checkpoint and vertex.
+    """
     return JobDetails(
         job_id="j",
         name="counts",
@@ -101,6 +107,7 @@ def details(
                 alignment_ms=0,
                 sync_ms=0,
                 async_ms=0,
+                records_read=(read or {}).get(number, {}),
             )
             for number in range(checkpoints, 0, -1)
         ),
@@ -146,6 +153,22 @@ def test_a_batch_is_what_was_read_between_two_checkpoints(reporter: ProgressRepo
         6,
     )
     assert [batch.number for batch in reporter.recent] == [7, 8]
+
+
+def test_a_batch_has_the_rows_that_its_checkpoint_counts(reporter: ProgressReporter) -> None:
+    exact = {1: {"Source": 10}, 2: {"Source": 20}, 3: {"Source": 0}, 4: {}, 5: {"Source": 5}}
+
+    def rows(counted: int, checkpoints: int) -> int | None:
+        source = vertex("Source", records_read=counted)
+        found = seen(reporter, details(source, checkpoints=checkpoints, read=exact), checkpoints)
+        return None if found is None else int(found["numInputRows"])
+
+    assert rows(17, 1) == 10  # 7 rows have come after its barrier
+    assert rows(30, 2) == 20
+    assert rows(33, 3) is None  # none before the barrier
+    assert rows(34, 4) == 4  # another JobMaster does not know: all that have come since
+    assert rows(50, 5) == 5
+    assert rows(3, 5) is None  # read again after a failure
 
 
 def test_a_restarted_task_counts_from_zero(reporter: ProgressReporter) -> None:

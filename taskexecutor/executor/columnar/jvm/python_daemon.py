@@ -3,6 +3,9 @@
 A UDF may raise or print text that UTF-8 cannot encode. PySpark's workers then announce an exception
 without sending it, and Spark waits for it forever.
 
+PySpark's workers collect all garbage after each task, which takes a tenth of a second once pandas
+is imported, and the next bundle waits for it. These look only at what the last task has left.
+
 The output of PySpark's own workers reaches the slot's log through Spark's JVM, with a delay and not
 distinguishable from other lines. These workers write it to the log themselves.
 
@@ -11,8 +14,12 @@ Spark runs this as a module. It imports little of Firesteel, because each slot h
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import io
 import os
+import socket
 import sys
 import traceback
 from typing import IO, Any
@@ -26,6 +33,24 @@ from taskexecutor.executor import LOG_VARIABLE
 _worker = daemon.worker
 _handle = util.handle_worker_exception
 _LENGTH_BYTES = 4
+_WHOLE_EVERY = 100  # tasks
+
+
+class GarbageCollector:
+    """Stands for the module `gc` in PySpark's daemon."""
+
+    def __init__(self) -> None:
+        self._tasks = 0
+
+    def collect(self) -> None:
+        """Collects the garbage of a task. What survives is only looked at in every hundredth task:
+        mostly modules, and what they keep.
+        """
+        if self._tasks % _WHOLE_EVERY == 0:
+            gc.unfreeze()
+        self._tasks += 1
+        gc.collect()
+        gc.freeze()
 
 
 def handle_worker_exception(
@@ -45,23 +70,32 @@ def handle_worker_exception(
         pass  # the JVM has closed the connection
 
 
-def worker(*arguments: Any) -> int:
-    """Like PySpark's function, which runs in each worker right after the fork."""
-    fd = 1
-    if path := os.environ.get(LOG_VARIABLE):
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-        except OSError:
-            pass  # the worker runs on another machine, or the log was removed
-    output.print_to(fd)
+def worker(sock: socket.socket, *arguments: Any) -> int:
+    """Like PySpark's function, which a forked worker calls for each task."""
+    _print_to_log()
+    if sock.family == socket.AF_INET and hasattr(socket, "TCP_QUICKACK"):
+        # Spark sends the task and its first rows in two parts, the second one when the first one is
+        # acknowledged, which would take 40 ms. The next answer ends this mode.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     try:
-        return _worker(*arguments)
+        return _worker(sock, *arguments)
     finally:
         sys.stdout.flush()
 
 
+@functools.cache
+def _print_to_log() -> None:
+    """Redirects what this worker prints, once."""
+    fd = 1
+    if path := os.environ.get(LOG_VARIABLE):
+        with contextlib.suppress(OSError):  # it runs on another machine, or the log was removed
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    output.print_to(fd)
+
+
 if __name__ == "__main__":
     setattr(daemon, "worker", worker)  # noqa: B010
+    setattr(daemon, "gc", GarbageCollector())  # noqa: B010
     util.handle_worker_exception = handle_worker_exception
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

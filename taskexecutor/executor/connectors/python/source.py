@@ -29,7 +29,7 @@ from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import SourceOperator, StreamOperator
+from firesteel.operator import Output, RuntimeContext, SourceOperator, StreamOperator
 from firesteel.plan.source_lines import dumps_without_lines
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import to_arrow
@@ -203,6 +203,10 @@ class SimpleReader(_OffsetSource):
         super().__init__(source)
         self._read: _Read | None = None  # has started and not ended
 
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._records_in = context.counter("numRecordsIn")
+
     def poll(self, max_wait_s: float) -> bool:
         more = super().poll(max_wait_s)
         self.waiting = self.waiting and self._read is None
@@ -245,7 +249,7 @@ class SimpleReader(_OffsetSource):
             if batch is None:
                 return self._end_of(read)
             batch = read.behind(batch)
-            self.context.counter("numRecordsIn").inc(batch.num_rows)
+            self._records_in.inc(batch.num_rows)
             self.output.emit(batch)
             if self.context.busy_s - begun_s >= TARGET_S:
                 return self._offset
@@ -301,10 +305,12 @@ class PartitionReader(StreamOperator):
             self._schema = schema_of(self._source, self._data_source)
             self._reader = stream_reader(self._source, self._data_source, self._schema)
         self._arrow_schema = self.context.output_schema or to_arrow(self._schema)
+        self._records_in = self.context.counter("numRecordsIn")
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         for pickled in batch.column(0).to_pylist():
             with user_code(self.context):
                 rows = self._reader.read(cloudpickle.loads(pickled))
                 for read in batches_of(rows, self._schema, self._data_source, self._arrow_schema):
+                    self._records_in.inc(read.num_rows)
                     self.output.emit(read)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 SPLITS_PER_PLAN = 1024
 PART_BYTES = 32 * 2**20  # results that the JVM holds at a time, estimated from earlier splits
 _MOST_PARTS = 16
+_PART_ROWS = 1000  # a first split has no more parts than this many rows have each
 _PART_S = 0.5  # approximate time of a part; its Spark job costs tens of milliseconds
 _AGGREGATED_PART_S = 1.5  # if each part has partial results for all of its keys
 _MAP_BITS = 16  # Spark's default: the fast map holds two to the power of this many groups
@@ -68,10 +69,10 @@ class RangePlans:
         self._cores = cores
         self._attempts = ATTEMPTS
         self._aggregated = aggregate_of(specs) is not None
-        self._parts = 1 if self._aggregated else _MOST_PARTS  # of a split, one after the other
+        self._parts = 1  # of a split, one after the other
         self._map_bits: int | None = None
         self._split_rows = 0
-        self._divided = self._parts  # from the next split on
+        self._divided = 1  # from the next split on
         self._split = self._part = 0  # the split that is being read, and its next part
         self._size_bytes = 0  # of the split's results so far
         self._took_s = 0.0
@@ -93,6 +94,9 @@ class RangePlans:
         """
         if not self._split_rows:
             self._split_rows = end - start
+            if not self._aggregated:
+                parts = min(_MOST_PARTS, max(1, self._split_rows // _PART_ROWS))
+                self._parts = self._divided = 1 << (parts.bit_length() - 1)
         number, rest = divmod(start - self._source.start, self._split_rows)
         if rest or end - start != self._split_rows:
             return False  # the last split

@@ -13,7 +13,7 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ class _ToWrite(NamedTuple):
     start_delay_ms: float
     alignment_ms: float
     sync_ms: float
+    records_read: int | None
     savepoint: bool
     base: int | None
     in_flight: Sequence[InputInFlight] = ()
@@ -85,7 +86,9 @@ class _Abandoned(Exception):
 
 
 class TaskCheckpoints:
-    """Used on the task's thread; `close` ends the writing thread."""
+    """Used on the task's thread; `close` ends the writing thread. `records_read` returns the rows
+    that the task's source has read; None if it has none.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,9 @@ class TaskCheckpoints:
         times: CheckpointTimes,
         *,
         parallelism: int = 1,
+        records_read: Callable[[], int | None] = lambda: None,
     ) -> None:
+        self._records_read = records_read
         self._attempt_id = attempt_id
         self._chain = chain
         self._services = services
@@ -153,6 +158,7 @@ class TaskCheckpoints:
         times.start_delay_ms = float(max(0, aligned.began_ms - barrier.timestamp_ms))
         if not self._finished:
             self._chain.prepare_barrier(barrier.checkpoint_id)
+        records_read = self._records_read()
         self._chain.emit_barrier(barrier)
         if self._finished and self._final is None:
             self._final = barrier.checkpoint_id
@@ -166,6 +172,7 @@ class TaskCheckpoints:
             times.start_delay_ms,
             times.alignment_ms,
             sync_ms,
+            records_read,
             barrier.savepoint,
             barrier.base,
         )
@@ -283,6 +290,7 @@ class TaskCheckpoints:
             alignment_ms=work.alignment_ms,
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
+            records_read=work.records_read,
         )
         self._times.size_bytes = snapshot.size_bytes
         return CheckpointAcknowledged(

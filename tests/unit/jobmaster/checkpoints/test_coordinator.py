@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, StateFile
-from firesteel.common.ids import AttemptId, ResultId
+from firesteel.common.ids import AttemptId, ResultId, VertexId
 from firesteel.common.job_graph import Partitioner
 from jobmaster.core.checkpoints.checkpoint import CheckpointState
 from jobmaster.core.checkpoints.completed import CompletedCheckpoints
@@ -616,3 +616,32 @@ def test_a_job_that_fails_while_it_is_drained_continues() -> None:
     assert (answer.request, answer.problem) == ("drain", "a task has failed")
     c.do(c.coordinator.started(c.now))
     c.complete()
+
+
+def test_a_checkpoint_counts_the_rows_since_the_one_that_was_complete_before() -> None:
+    c = Coordination()
+    source = task(c.graph, "source")
+    vertex_id = source.vertex.job_vertex.vertex.vertex_id
+
+    def begin(read: int) -> int:
+        """All tasks acknowledge it; the source has read so many rows."""
+        (trigger,) = c.ask("mine")
+        assert isinstance(trigger, TriggerCheckpoint)
+        for attempt in c.graph.attempts:
+            rows = read if attempt == source.attempt_id else None
+            part = replace(snapshot(attempt), records_read=rows)
+            c.do(c.coordinator.acknowledged(attempt, trigger.checkpoint_id, part, c.now))
+        return trigger.checkpoint_id
+
+    def counted(checkpoint_id: int) -> dict[VertexId, int]:
+        c.do(c.coordinator.stored(checkpoint_id, c.now))
+        assert c.coordinator.last_completed is not None
+        return c.coordinator.last_completed.records_read
+
+    assert counted(begin(30)) == {vertex_id: 30}
+    failed = begin(35)
+    c.do(c.coordinator.not_stored(failed, "the disk is full", c.now))
+    assert counted(begin(42)) == {vertex_id: 12}, "with those of the failed one"
+    c.do(c.coordinator.adopted({}, (), c.now, asked=None, stopped=False))
+    assert counted(begin(50)) == {}, "another master does not know what was counted"
+    assert counted(begin(53)) == {vertex_id: 3}
