@@ -3,9 +3,9 @@
 A batch is what the job does between two checkpoints. Spark's names of fields are kept; the values
 have these sources:
 
-* `numInputRows`: the rows that the sources have read, before filters. Checkpoints count them exactly
-  but for the first one after another JobMaster has adopted the job. Its batch, and that of the end
-  of a finite input, have the rows that the details have counted;
+* `numInputRows`: the rows that the sources have read, before filters. Checkpoints count them
+  exactly, except for the first one after another JobMaster has adopted the job. Its batch, and that
+  of the end of a finite input, have the rows that the details have counted;
 * `durationMs.triggerExecution`: from the trigger of the checkpoint to its completion;
 * `numRowsTotal`, `numRowsUpdated` and `numRowsRemoved` of state are -1: they are not counted.
 """
