@@ -221,7 +221,7 @@ def leading_pod(cluster: PodCluster, office: str) -> str:
     return next(names, "")
 
 
-@pytest.mark.long  # test_rolling_restart.py hands over
+@pytest.mark.long  # test_rolling_restart.py restarts leaders
 def test_an_evicted_leader_hands_over_and_the_budget_keeps_the_standby(tmp_path: Path) -> None:
     with pod_cluster(tmp_path, kubernetes__jobmanager__replicas="2") as cluster:
         eventually(lambda: cluster.ready(JOB_MANAGER) == 2, cluster.logs)

@@ -135,7 +135,7 @@ def test_a_pipeline_has_the_tables_that_spark_computes(
     for name, rows in TABLES_OF_ORDERS.items():
         assert _rows(tmp_path / "ours/spark-warehouse" / name) == sorted(map(str, rows)), name
     if compared:
-        shutil.rmtree(tmp_path / "storage")  # Spark starts from the beginning
+        shutil.rmtree(tmp_path / "storage")  # Spark starts over
         _run_by_spark(spec, tmp_path / "sparks")
         for name, rows in TABLES_OF_ORDERS.items():
             assert _rows(tmp_path / "sparks/spark-warehouse" / name) == sorted(map(str, rows)), name

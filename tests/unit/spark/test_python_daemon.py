@@ -1,4 +1,4 @@
-"""What the workers of Spark's Python daemon do around each task."""
+"""Workers of Spark's Python daemon neither leak nor wait between tasks."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class GarbageCollector:
         self._tasks = 0
 
     def collect(self) -> None:
-        """Collects the garbage of a task. What survives is only looked at in every hundredth task:
-        mostly modules, and what they keep.
+        """Collects the garbage of a task. The survivors, mostly modules, are examined again only
+        every hundredth task.
         """
         if self._tasks % _WHOLE_EVERY == 0:
             gc.unfreeze()

@@ -624,7 +624,7 @@ def test_a_checkpoint_counts_the_rows_since_the_one_that_was_complete_before() -
     vertex_id = source.vertex.job_vertex.vertex.vertex_id
 
     def begin(read: int) -> int:
-        """All tasks acknowledge it; the source has read so many rows."""
+        """All tasks acknowledge it; the source has read `read` rows."""
         (trigger,) = c.ask("mine")
         assert isinstance(trigger, TriggerCheckpoint)
         for attempt in c.graph.attempts:
