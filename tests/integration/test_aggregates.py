@@ -291,6 +291,7 @@ EACH_WINDOW = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.one_in(2)
 @EACH_WINDOW
 def test_windows_in_two_halves_equal_spark(engine: SparkEngine, window: WindowSpec) -> None:
     items = parse_aggregates(SPLIT, time_column="at")

@@ -93,6 +93,7 @@ def test_a_topic_that_does_not_exist_is_not_created(kafka: Kafka) -> None:
         assert described.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
+@pytest.mark.long  # test_kafka_source.py restarts them
 def test_killed_and_paused_brokers_return_with_their_records() -> None:
     with Kafka() as kafka:
         topic = create_topic(kafka)
@@ -107,6 +108,7 @@ def test_killed_and_paused_brokers_return_with_their_records() -> None:
         assert [each.value for each in read(kafka, topic)] == [b"before", b"after"]
 
 
+@pytest.mark.long  # only chaos has three brokers
 def test_two_of_three_brokers_go_on_without_the_third() -> None:
     with Kafka(3) as kafka:
         topic = create_topic(kafka, partitions=3)

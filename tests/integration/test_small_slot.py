@@ -41,6 +41,7 @@ def test_the_smallest_heap_filters_groups_and_sorts(slot: Slot) -> None:
     assert engine.is_alive()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kept", [True, False], ids=["a cached plan", "a plan per bundle"])
 def test_rows_of_any_size_fit_into_half_a_gigabyte(slot: Slot, kept: bool) -> None:
     """Rows of 10 kB to 1 MB in bundles of 64 MB: the heap never holds more than it has room for."""

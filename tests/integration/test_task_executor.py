@@ -370,6 +370,7 @@ async def test_in_a_pod_sigterm_waits_for_a_resource_manager_that_moves_the_task
     assert 'cause="SIGTERM; no ResourceManager answers"' in text
 
 
+@pytest.mark.long  # e2e/test_cancellation.py leaves a thread behind
 async def test_a_process_in_which_a_thread_of_the_job_lives_on_is_replaced(cluster):
     masters = cluster.masters
     first = await cluster.take_slot("1")

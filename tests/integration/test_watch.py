@@ -34,7 +34,7 @@ signal.pause()
 """
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.long  # conftest.py finds what servers of tests leave behind
 @pytest.mark.parametrize("started", [ZOOKEEPER, POSTGRES], ids=["zookeeper", "postgres"])
 def test_the_servers_of_a_test_run_that_is_killed_end(started: str) -> None:
     ended = subprocess.run(
