@@ -41,6 +41,7 @@ from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock, TimeKind
 from tests.integration.conftest import Slot, session_conf
+from tests.long import fewer
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 CALLS = itertools.count()
@@ -155,7 +156,7 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
     specs = PROGRAMS[name]
     kept = made(engine, specs)
 
-    @settings(max_examples=15)
+    @settings(max_examples=fewer(15))
     @given(ROWS)
     def every_bundle(rows: list[dict[str, Any]]) -> None:
         schema, right = planned(engine, specs, rows)

@@ -26,6 +26,7 @@ from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split
 from tests.integration.test_file_ranges import check
 from tests.integration.test_file_source import read, reader, source_of
+from tests.long import fewer
 
 _NUMBERS = ("0", "7", "-1", "-0", "007", "-08", "127", "-129", "32768", "2147483648", "1.5", "-.5")
 _NUMBERS += ("9223372036854775807", "-9223372036854775808", "9223372036854775808", "1.", ".", "-")
@@ -294,7 +295,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
 
     @settings(
         deadline=None,
-        max_examples=30,
+        max_examples=fewer(30),
         phases=PHASES,
         suppress_health_check=list(HealthCheck),
     )
@@ -319,7 +320,7 @@ def test_bytes_of_any_kind_are_read_as_by_spark(engine: SparkEngine, tmp_path: P
 
     @settings(
         deadline=None,
-        max_examples=60,
+        max_examples=fewer(60),
         phases=PHASES,
         suppress_health_check=list(HealthCheck),
     )

@@ -37,6 +37,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from tests.integration.conftest import session_conf
 from tests.integration.file_splits import cut_split, read_split, split_of
+from tests.long import fewer
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
 JSON = '{"a":1,"b":"one"}\n{"a":"x","b":"bad"}\n{"a":2,"b":"two"}\n{nonsense\n[4]\n'
@@ -450,7 +451,7 @@ WRITTEN_CSV = {
 
 
 @pytest.mark.parametrize("name", ["parquet", "csv", "json"])
-@settings(max_examples=15)
+@settings(max_examples=fewer(15))
 @given(data=st.data())
 def test_what_a_file_sink_writes_spark_reads(
     engine: SparkEngine, name: str, data: st.DataObject

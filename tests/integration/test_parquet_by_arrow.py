@@ -37,6 +37,7 @@ from tests.integration.file_splits import cut_split, parts_of
 from tests.integration.test_csv_by_arrow import by_arrow, by_spark
 from tests.integration.test_file_ranges import check
 from tests.integration.test_file_source import read, reader, source_of
+from tests.long import fewer
 
 DDL = (
     "b BYTE, h SHORT, i INT, n LONG, f FLOAT, d DOUBLE, o BOOLEAN, s STRING, x BINARY, day DATE,"
@@ -182,7 +183,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
 
     @settings(
         deadline=None,
-        max_examples=25,
+        max_examples=fewer(25),
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -342,7 +343,7 @@ def test_what_statistics_say_loses_no_row(
 
     @settings(
         deadline=None,
-        max_examples=20,
+        max_examples=fewer(20),
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -20,6 +20,7 @@ from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.state import RestoredOperatorState
+from tests.long import fewer
 from tests.proxy import Proxy
 
 PAIR = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -129,7 +130,7 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=15)
+@settings(max_examples=fewer(15))
 @given(
     batches=st.lists(
         st.lists(
@@ -188,7 +189,7 @@ def test_upserts_replace_rows_and_the_last_of_a_key_counts(postgres: str, connec
     assert rows(connection, "SELECT k, v FROM kv ORDER BY k") == [(1, "c"), (2, None), (3, "e")]
 
 
-@settings(max_examples=25)
+@settings(max_examples=fewer(25))
 @given(
     batches=st.lists(
         st.lists(
@@ -214,7 +215,7 @@ def test_upserts_leave_what_a_dict_would(
 CHANGE = PAIR.append(pa.field("row_kind", pa.string()))
 
 
-@settings(max_examples=20)
+@settings(max_examples=fewer(20))
 @given(
     batches=st.lists(
         st.lists(
