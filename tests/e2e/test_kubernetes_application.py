@@ -127,6 +127,7 @@ def test_a_cluster_whose_client_has_disappeared_deletes_itself(
         assert "no client has submitted the job in time" in event["message"]
 
 
+@pytest.mark.long  # test_kubernetes_session.py has the commands
 def test_every_command_serves_the_job_of_an_application_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def runs(cluster: Kubernetes, target: tuple[str, ...], job_id: str) -> None:
     eventually(running, cluster.logs, patience_s=SERVES_WITHIN_S)
 
 
+@pytest.mark.long  # unit/jobmaster/test_adoption.py
 def test_a_job_whose_tasks_wait_for_slots_survives_the_deletion_of_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +151,7 @@ def test_separate_masters_are_updated_under_a_running_job(
     succeeded("cancel", *TARGET, job_id)
 
 
-@pytest.mark.long  # test_kubernetes_application.py has the commands
+@pytest.mark.long  # test_kubernetes_session.py has the commands
 def test_separate_masters_serve_every_command_after_the_end_of_their_leaders(
     separate_masters: Kubernetes, tmp_path: Path
 ) -> None:

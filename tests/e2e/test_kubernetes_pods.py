@@ -152,6 +152,7 @@ def test_pods_have_no_more_keys_than_they_need(cluster: PodCluster, folder: Path
     assert sorted(holders) == ["masters", "taskexecutors", "taskexecutors"]
 
 
+@pytest.mark.long  # test_rolling_restart.py replaces processes
 def test_no_row_is_lost_or_doubled_when_pods_are_replaced(
     cluster: PodCluster, session: Session, tmp_path: Path, postgres: str
 ) -> None:

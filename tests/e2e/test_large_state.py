@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 
 from firesteel import DataStream, Environment, ResourceProfile
 from firesteel.connectors import FileSink
@@ -88,6 +89,7 @@ def test_it_is_in_files_and_the_result_is_right(session: Session, tmp_path: Path
     assert sorted(last["s_max"].to_pylist()) == [2 * n + KEYS for n in range(KEYS)]
 
 
+@pytest.mark.long  # the test above, of a stream
 def test_a_batch_has_it_in_files_by_default(session: Session, tmp_path: Path) -> None:
     env = Environment(parallelism=1, mode="batch")
     totals = rows_of(env).key_by("k").aggregate("count(*) AS c", "sum(n) AS s")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from firesteel import Environment
 from firesteel.common.leader import Leader, Office
 from firesteel.common.states import JobStatus
@@ -35,6 +37,7 @@ def checkpointed(directory: Path) -> Environment:
     return env
 
 
+@pytest.mark.long  # unit/high_availability/test_lease_simulation.py
 def test_no_task_restarts_when_leaders_with_leases_die(tmp_path: Path) -> None:
     kubernetes, folder = tmp_path / "kubernetes", tmp_path / "cluster"
     kubernetes.mkdir()

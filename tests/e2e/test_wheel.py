@@ -129,6 +129,7 @@ def run(
     )
 
 
+@pytest.mark.long  # as the first program
 def test_an_example_runs_from_an_empty_directory(
     environment: Path, configuration: Path, tmp_path: Path
 ) -> None:
