@@ -112,6 +112,7 @@ def aggregated(df: Any) -> Any:
     return df.select(half("x").alias("x")).groupBy("x").count().select("x")
 
 
+@pytest.mark.long  # e2e/test_spark_batch.py runs on such a master
 @pytest.mark.parametrize("rows", [10, 20 * LOCAL_ROWS])
 def test_bundles_of_any_size(engine: SparkEngine, rows: int) -> None:
     harness = stage(engine, aggregated)

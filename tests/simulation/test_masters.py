@@ -36,6 +36,8 @@ from tests.simulation.stories import (
     quiet_cluster,
 )
 
+pytestmark = pytest.mark.one_in(2)  # of its seeds
+
 
 @pytest.mark.parametrize("victim", MASTERS, ids=lambda victim: victim.name)
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ from tests.simulation.stories import (
     run,
 )
 
+pytestmark = pytest.mark.one_in(2)  # of its seeds
+
 
 def test_without_faults_a_job_finishes_at_its_first_attempt() -> None:
     assert run(1, bounded_job(attempts=0)) is JobStatus.FINISHED

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.dataset
+import pytest
 
 from tests.e2e.conftest import WARM_S, Session, firesteel
 from tests.e2e.spark_connect.test_programs import write
@@ -116,6 +117,7 @@ def test_files_continue_after_the_last_complete_batch(session: Session, tmp_path
     assert _rows(tmp_path / "out") == list(range(5))
 
 
+@pytest.mark.long  # unit tests import positions of topics
 def test_topics_continue_after_the_last_complete_batch(
     session: Session, kafka: Kafka, tmp_path: Path
 ) -> None:
