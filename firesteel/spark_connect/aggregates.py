@@ -34,7 +34,6 @@ from firesteel.spark_connect.catalyst import (
 )
 from firesteel.spark_connect.flows import TIME_OF_WATERMARK, Flow, Flows, with_watermark
 from firesteel.spark_connect.grouping_keys import Key, is_session, only_window
-from firesteel.spark_connect.names import Names
 from firesteel.spark_connect.sources import schema_of
 from firesteel.spark_connect.time_windows import TimeWindow, time_window
 
@@ -61,8 +60,6 @@ class Aggregates:
     def __init__(
         self,
         flows: Flows,
-        catalyst: Catalyst,
-        names: Names,
         session: Any,
         *,
         flow_of: Callable[[Any], Flow],
@@ -71,8 +68,8 @@ class Aggregates:
         batches: bool,
     ) -> None:
         self._flows = flows
-        self._catalyst = catalyst
-        self._names = names
+        self._catalyst = flows.catalyst
+        self._names = flows.names
         self._session = session
         self._flow_of = flow_of
         self._static_rows = static_rows

@@ -60,25 +60,25 @@ class Flows:
     """Makes flows of one query, and adds their stretches to their streams."""
 
     def __init__(self, catalyst: Catalyst, names: Names) -> None:
-        self._catalyst = catalyst
-        self._names = names
+        self.catalyst = catalyst
+        self.names = names
 
     def on(self, stream: DataStream, attributes: list[Any], names: list[str]) -> Flow:
-        leaf = self._catalyst.leaf(attributes)
+        leaf = self.catalyst.leaf(attributes)
         return Flow(stream=stream, attributes=attributes, names=names, plan=leaf)
 
     def projected(self, flow: Flow, columns: list[Any]) -> Flow:
         """Returns the flow with these columns, and the time of its watermark."""
         hides = flow.watermark is not None
         every = [*columns, flow.watermark.time] if flow.watermark is not None else columns
-        return replace(flow, plan=self._catalyst.project(every, flow.plan), hides_time=hides)
+        return replace(flow, plan=self.catalyst.project(every, flow.plan), hides_time=hides)
 
     def cut(self, flow: Flow, names: Sequence[str] | None = None) -> Flow:
         """Adds the stretch of `flow` to the stream, and its watermark. Its columns get `names`."""
         if names is None:
             if kind(flow.plan) == "LocalRelation":
                 return flow
-            names = [self._names.column(each) for each in flow.output]
+            names = [self.names.column(each) for each in flow.output]
         elif list(names) == flow.names and kind(flow.plan) == "LocalRelation":
             return flow
         return self.cut_as(flow, names)
@@ -86,7 +86,7 @@ class Flows:
     def cut_as(self, flow: Flow, names: Sequence[str]) -> Flow:
         attributes = flow.output
         columns = [
-            self._catalyst.renamed(attribute, name)
+            self.catalyst.renamed(attribute, name)
             for attribute, name in zip(attributes, names, strict=True)
         ]
         watermark, time = flow.watermark, ""
@@ -94,9 +94,9 @@ class Flows:
             known = (same(each, watermark.time) for each in attributes)
             time = next((name for name, is_time in zip(names, known, strict=True) if is_time), "")
             if not time:
-                columns.append(self._catalyst.named(watermark.time, TIME_OF_WATERMARK))
-        whole = self._catalyst.project(columns, flow.plan)
-        stretch = self._catalyst.stretch(whole, flow.statics)
+                columns.append(self.catalyst.named(watermark.time, TIME_OF_WATERMARK))
+        whole = self.catalyst.project(columns, flow.plan)
+        stretch = self.catalyst.stretch(whole, flow.statics)
         stream = flow.stream.transform(stretch, name=_title(flow.plan))
         if watermark is not None:
             stream = with_watermark(stream, watermark, time or TIME_OF_WATERMARK, drops=not time)

@@ -51,8 +51,6 @@ class Joins:
     def __init__(
         self,
         flows: Flows,
-        catalyst: Catalyst,
-        names: Names,
         environment: Environment,
         scalars: ScalarSubqueries,
         *,
@@ -60,8 +58,8 @@ class Joins:
         static_rows: Callable[[Any], pa.Table],
     ) -> None:
         self._flows = flows
-        self._catalyst = catalyst
-        self._names = names
+        self._catalyst = flows.catalyst
+        self._names = flows.names
         self._environment = environment
         self._scalars = scalars
         self._flow_of = flow_of

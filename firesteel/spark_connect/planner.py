@@ -119,8 +119,8 @@ class Planner:
     ) -> None:
         self._catalyst = catalyst_of(jvm)
         self._scalars = ScalarSubqueries(self._catalyst)
-        self._names = names = Names()
-        self._flows = flows = Flows(self._catalyst, names)
+        self._names = Names()
+        self._flows = flows = Flows(self._catalyst, self._names)
         self._jvm = jvm
         self._environment = environment
         self._output_mode = output_mode
@@ -128,8 +128,6 @@ class Planner:
         self._observations: list[tuple[Any, Flow]] = []  # nodes of observe(), and their rows
         self._aggregates = Aggregates(
             flows,
-            self._catalyst,
-            names,
             session,
             flow_of=self._flow,
             static_rows=static_rows,
@@ -138,14 +136,12 @@ class Planner:
         )
         joins = Joins(
             flows,
-            self._catalyst,
-            names,
             environment,
             self._scalars,
             flow_of=self._flow,
             static_rows=static_rows,
         )
-        functions = StatefulFunctions(flows, self._catalyst, names, flow_of=self._flow)
+        functions = StatefulFunctions(flows, flow_of=self._flow)
         self._nodes: dict[str, Callable[[Any], Flow]] = {
             "EventTimeWatermark": self._watermark,
             "Aggregate": self._aggregates.aggregate,

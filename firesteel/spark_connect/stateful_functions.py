@@ -15,7 +15,6 @@ from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.catalyst import Catalyst, children
 from firesteel.spark_connect.flows import Flow, Flows
 from firesteel.spark_connect.group_state import GroupStateProcessor
-from firesteel.spark_connect.names import Names
 from firesteel.spark_connect.sources import schema_of
 
 _TIME_MODES = {
@@ -29,12 +28,10 @@ _WITH_STATE_IN_PANDAS = PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF
 class StatefulFunctions:
     """Plans the functions with state of one query. `flow_of` plans the nodes below."""
 
-    def __init__(
-        self, flows: Flows, catalyst: Catalyst, names: Names, *, flow_of: Callable[[Any], Flow]
-    ) -> None:
+    def __init__(self, flows: Flows, *, flow_of: Callable[[Any], Flow]) -> None:
         self._flows = flows
-        self._catalyst = catalyst
-        self._names = names
+        self._catalyst = flows.catalyst
+        self._names = flows.names
         self._flow_of = flow_of
 
     def group_state(self, plan: Any) -> Flow:
