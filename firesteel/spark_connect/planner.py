@@ -122,6 +122,7 @@ class Planner:
         self._names = Names()
         self._flows = flows = Flows(self._catalyst, self._names)
         self._jvm = jvm
+        self._session = session
         self._environment = environment
         self._output_mode = output_mode
         self._sources: dict[str, str] = {}
@@ -272,7 +273,7 @@ class Planner:
 
     def _source(self, plan: Any) -> Flow:
         uid = self._names.uid("source")
-        source = source_of(self._jvm, self._environment, plan, uid)
+        source = source_of(self._jvm, self._session, self._environment, plan, uid)
         self._sources[uid] = source.description
         return self._flows.on(source.stream, output(plan), source.names)
 

@@ -41,9 +41,11 @@ class StreamingSource(NamedTuple):
     description: str  # as in the progress of Spark's queries; empty: unknown
 
 
-def source_of(jvm: Any, environment: Environment, relation: Any, uid: str) -> StreamingSource:
-    """Returns the source of a StreamingRelation or StreamingRelationV2. Its state is restored by
-    `uid`.
+def source_of(
+    jvm: Any, session: Any, environment: Environment, relation: Any, uid: str
+) -> StreamingSource:
+    """Returns the source of a StreamingRelation or StreamingRelationV2 of a classic session. Its
+    state is restored by `uid`.
     """
     add = _Adder(environment, uid)
     names = [attribute.name() for attribute in items(relation.output())]
@@ -56,7 +58,8 @@ def source_of(jvm: Any, environment: Environment, relation: Any, uid: str) -> St
         format, options = str(relation.sourceName()), entries(jvm, relation.extraOptions())
         table = relation.table()
     if table is not None and format != FORMAT and _kind(table) == "PythonTable":
-        stream = _python(jvm, add, table, options, schema)
+        registered = session.sessionState().dataSourceManager().lookupDataSource(format)
+        stream = _python(jvm, add, registered, options, schema)
     else:
         stream = _of_format(add, format, options, schema)
     return StreamingSource(stream, names, _description(format, options))
@@ -185,12 +188,12 @@ def _received(frame: DataFrame) -> DataFrame:
 
 
 def _python(
-    jvm: Any, add: _Adder, table: Any, options: Mapping[str, str], schema: StructType
+    jvm: Any, add: _Adder, registered: Any, options: Mapping[str, str], schema: StructType
 ) -> DataStream:
+    """Adds a data source that the program has registered, a UserDefinedPythonDataSource."""
     from pyspark import cloudpickle
 
-    source = table.source().source() if hasattr(table, "source") else table
-    command = source.dataSourceCls().command()
+    command = registered.dataSourceCls().command()
     pickled = bytes(command.toArray(jvm.scala.reflect.ClassTag.Byte()))
     return add(PythonSource(cloudpickle.loads(pickled), dict(options), schema=schema))
 

@@ -382,3 +382,54 @@ def test_no_process_outlives_a_killed_program(session: Session, tmp_path: Path) 
         run.kill()
         run.wait()
         nothing_works_in(tmp_path)
+
+
+PARTITIONS = """
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class Numbers(DataSourceStreamReader):
+        def initialOffset(self):
+            return {"n": 0}
+
+        def latestOffset(self):
+            return {"n": 300}
+
+        def partitions(self, start, end):
+            return [InputPartition((n, n + 100)) for n in range(start["n"], end["n"], 100)]
+
+        def read(self, partition):
+            for n in range(*partition.value):
+                yield (n,)
+
+        def commit(self, end):
+            pass
+
+    class NumbersSource(DataSource):
+        @classmethod
+        def name(cls):
+            return "numbers"
+
+        def schema(self):
+            return "n int"
+
+        def streamReader(self, schema):
+            return Numbers()
+
+    spark = SparkSession.builder.getOrCreate()
+    spark.dataSource.register(NumbersSource)
+    rows = spark.readStream.format("numbers").load()
+    query = rows.writeStream.format("memory").queryName("found").start()
+    query.processAllAvailable()
+    print(spark.sql("SELECT count(*), sum(n) FROM found").collect())
+    print("read", sum(progress.numInputRows for progress in query.recentProgress))
+    query.stop()
+"""
+
+
+def test_partitions_of_a_data_source_in_python_are_read(session: Session, tmp_path: Path) -> None:
+    program = write(tmp_path, "partitions.py", PARTITIONS)
+    run = firesteel("run", "-m", session.address, "-p", "2", str(program), cwd=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "[Row(count(1)=300, sum(n)=44850)]" in run.stdout
+    assert "read 300" in run.stdout
