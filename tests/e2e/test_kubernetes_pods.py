@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from firesteel import Environment
-from firesteel.client.job_details import JobDetails
+from firesteel.client.job_details import JobDetails, TaskExecutorOverview
 from firesteel.common.config import Configuration, options
 from firesteel.common.leader import Office
 from firesteel.connectors import DiscardSink
@@ -42,10 +42,21 @@ def places(details: JobDetails) -> set[str]:
 
 
 def pod_of_tasks(cluster: PodCluster, session: Session, job_id: str) -> Object:
-    """Returns the pod in which all tasks of the job run, once they do."""
+    """Returns the pod in which all tasks of the job run, once they do and its TaskExecutor has
+    reported how much memory they use.
+    """
     (place,) = places(session.wait_until(job_id, running))
-    executors = session.overview().task_executors
-    host = next(each.host for each in executors if each.task_executor_id == place)
+
+    def executor() -> TaskExecutorOverview:
+        executors = session.overview().task_executors
+        return next(each for each in executors if each.task_executor_id == place)
+
+    def measured() -> bool:
+        usage = executor().usage
+        return usage is not None and usage.memory_peak_bytes is not None
+
+    eventually(measured, cluster.logs)
+    host = executor().host
     pods = cluster.pods(TASK_EXECUTOR)
     return next(pod for pod in pods if pod["status"].get("podIP") == host)
 
