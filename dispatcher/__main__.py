@@ -6,7 +6,6 @@ import socket
 from dataclasses import replace
 
 import click
-import structlog
 
 from dispatcher.job_store import job_store_facts
 from dispatcher.rest.process import RestProcess, listen
@@ -16,6 +15,7 @@ from dispatcher.spark_connect import SparkConnectProcess
 from firesteel.common.config import options
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import LeaderElection, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import parse_ports
 from firesteel.common.security.listening import is_loopback_host
 from firesteel.common.security.roles import Role
@@ -23,7 +23,7 @@ from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import ForkedProcesses
 from firesteel.high_availability import check_address, elected, election_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @service_main("dispatcher", role=Role.DISPATCHER, directory="required", port=options.RPC_PORT)

@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import sqlalchemy as sa
-import structlog
 
 from dispatcher.access_store import AccessStore
 from dispatcher.job_store import Fenced
+from firesteel.common.logs import get_logger
 from firesteel.common.process.log_files import old
 from firesteel.common.rpc.access_messages import AuditEntry
 from firesteel.common.rpc.authentication import Call
 from firesteel.common.rpc.status import Reason
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SUMMED_S = 60.0  # how long refusals are counted before their sum is recorded
 MAX_FILE_BYTES = 16 * 2**20  # then the file is renamed, and replaces the one before

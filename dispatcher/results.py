@@ -38,17 +38,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-import structlog
-
 from dispatcher.chunk_copies import EVICTED, ChunkCopies
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import options
+from firesteel.common.logs import get_logger
 from firesteel.common.units import shortest_duration, shortest_size
 from firesteel.errors import FiresteelError
 
 _HEAD_BYTES = 8  # the last byte is the length of the label
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ResultsNotWritten(FiresteelError):

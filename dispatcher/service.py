@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
 from dispatcher.access import AccessServicer
@@ -27,12 +26,13 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office, lead
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Registry, leader_sample
 from firesteel.common.rpc.gate import Gate
 from firesteel.common.service.platform import SYSTEM, Platform
 from firesteel.high_availability import leaders_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 JOB_MASTERS_METHODS = ("ConnectJobMaster", "AppendResults", "CommitCheckpoint", "DownloadBlob")
 

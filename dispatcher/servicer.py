@@ -11,7 +11,6 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import sqlalchemy as sa
-import structlog
 
 import firesteel
 from dispatcher import convert
@@ -46,6 +45,7 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.inspections import RowSampling, problem_with
 from firesteel.common.leader import Office
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.bearer import answering
 from firesteel.common.rpc.convert import TASK_INSPECTION
 from firesteel.common.rpc.errors import RemoteProtocolError
@@ -53,7 +53,7 @@ from firesteel.common.rpc.status import Reason, abort, pass_on, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WATCH_COALESCE_S = 0.05  # sends changes within this time together
 WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a change of state

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 
 import grpc
 import sqlalchemy as sa
-import structlog
 import tenacity
 
 from dispatcher import convert
@@ -75,6 +74,7 @@ from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.leader import FixedLeader, LeaderRetriever
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
@@ -90,7 +90,7 @@ from firesteel.common.units import shortest_size
 from firesteel.errors import FiresteelError
 from firesteel.high_availability import elected
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Outgoing: TypeAlias = (
     "asyncio.Queue[dispatcher_pb2.DispatcherToJobMaster | None]"  # None ends the stream

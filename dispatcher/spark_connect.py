@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
 from dispatcher.rest.process import listen
 from firesteel.common.backoff import Backoff
+from firesteel.common.logs import get_logger
 from firesteel.common.process import WITHOUT_FORK_HANDLERS, StartFailed, spawn
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MODULE = "firesteel.spark_connect.serving"
 LOOK_EVERY_S = 1.0  # for a port that is taken

@@ -6,9 +6,9 @@ import gc
 import socket
 
 import click
-import structlog
 
 from firesteel.common import logs
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.mapping import compile_all
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
@@ -17,7 +17,7 @@ from firesteel.high_availability import check_address
 from jobmaster.service import JobMasterProcess
 from jobmaster.shell import RunningJob
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @service_main("jobmaster", role=Role.JOB_MASTER)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import structlog
-
 from firesteel.common.ids import IdSource
+from firesteel.common.logs import get_logger
 from firesteel.common.rescales import Assessment
 from jobmaster.core import events
 from jobmaster.core.autoscaler import Autoscaler, AutoscalerSettings, VertexLoad
@@ -15,7 +14,7 @@ from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import ExecutionJobVertex
 from jobmaster.series import Attempt, Sample
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Autoscaling:

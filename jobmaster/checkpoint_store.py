@@ -20,7 +20,6 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 import grpc
-import structlog
 import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
@@ -30,13 +29,14 @@ from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, St
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId
 from firesteel.common.leader import LeaderRetriever
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.leader_stub import LeaderStub
 from firesteel.common.rpc.mapping import Wire
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.platform import Platform
 from jobmaster.core import commands, events
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
 _COPIES_AT_ONCE = 8  # each copy to an object store has a latency, however small the file

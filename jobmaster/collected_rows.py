@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
-import structlog
 import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.leader import LeaderRetriever
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.leader_stub import LeaderStub, is_transient
 from firesteel.common.service.platform import Transport
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
 _FOLLOWS = -1  # stands for the restart's number until a restart

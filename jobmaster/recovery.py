@@ -6,17 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.logs import get_logger
 from jobmaster.core.checkpoints.recovery import Recovery
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def recovery_of(

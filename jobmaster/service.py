@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
-import structlog
 import tenacity
 
 from firesteel._proto import (
@@ -31,6 +30,7 @@ from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import Leaders, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc import threads
 from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.job_details import without_tasks
@@ -56,7 +56,7 @@ from jobmaster.recovery import recovery_of
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _RESTORE_ATTEMPTS = 10  # each takes up to ten seconds
 _GOODBYE_S = 1.0  # at the end: the time TaskExecutors have to read their Goodbye

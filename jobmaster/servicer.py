@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
 import grpc
-import structlog
 
 from firesteel._proto import (
     common_pb2,
@@ -23,6 +22,7 @@ from firesteel._proto import (
 )
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.inspections import TaskInspection
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.convert import TASK_INSPECTION
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.link import EOF
@@ -34,7 +34,7 @@ from jobmaster.core.commands import AnswerInspection, InspectionRefusal
 from jobmaster.series import DEFAULT_POINTS, KEPT, JobSeries
 from jobmaster.triggers import Triggers
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _REASONS = {
     InspectionRefusal.NOT_FOUND: Reason.TASK_NOT_FOUND,

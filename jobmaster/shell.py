@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Never, assert_never
 
-import structlog
-
 from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
@@ -26,6 +24,7 @@ from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.inspections import TaskInspection
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import ASSESSMENT, state_number
 from firesteel.common.rpc.errors import MessageTooLarge
@@ -50,7 +49,7 @@ from jobmaster.resource_manager import ResourceManagerLink
 from jobmaster.series import STEP_MS, Attempt, JobSeries
 from jobmaster.servicer import InvalidRescale, Sessions, metrics_in
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _MAX_FOUND_BYTES = 16 * MIB  # compressed: several hundred thousand files
 # Changed task states are reported together, less often in a large job.

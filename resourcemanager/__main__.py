@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 
 import click
-import structlog
 
 from firesteel.common.config import options
 from firesteel.common.leader import Office
+from firesteel.common.logs import get_logger
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.high_availability import election_of
@@ -17,7 +17,7 @@ from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
 from resourcemanager.service import ResourceManager
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @service_main(

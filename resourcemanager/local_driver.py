@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
-import structlog
 
 from firesteel.common.config import options
 from firesteel.common.ids import Epoch
+from firesteel.common.logs import get_logger
 from firesteel.common.process import StartFailed, exit_reason
 from firesteel.common.process.log_files import old, prune, slot_logs
 from firesteel.common.service.platform import SYSTEM, Platform, Process
@@ -32,7 +32,7 @@ from resourcemanager.core.events import (
 )
 from resourcemanager.driver import WorkerLogs
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # Shorter than the SlotManager's, so that the reason includes the process's log.
 READY_TIMEOUT_S = 110.0

@@ -9,8 +9,6 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from firesteel._proto import (
     inspections_pb2,
     job_logs_pb2,
@@ -22,6 +20,7 @@ from firesteel.common.fencing import Refusals
 from firesteel.common.ids import IdSource
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection, Office, lead
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Sample, leader_sample
 from firesteel.common.resources import slot_resources
 from firesteel.common.rpc import job_logs, threads
@@ -35,7 +34,7 @@ from resourcemanager.epoch import EpochFile
 from resourcemanager.servicer import ResourceManagerServicer
 from resourcemanager.shell import Shell
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PEERS_METHODS = ("ConnectTaskExecutor", "ConnectJobMaster")
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 import grpc
-import structlog
 from google.protobuf.message import Message
 
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel._proto import resource_manager_pb2_grpc
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.core_loop import MailboxFull
@@ -23,7 +23,7 @@ from resourcemanager.core.events import Connection, Event
 from resourcemanager.peers import Peer
 from resourcemanager.shell import Shell
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # A broken connection looks like an orderly end until gRPC also cancels the call, which it does
 # within this time.

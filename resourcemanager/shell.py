@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
-import structlog
-
 from firesteel._proto.resource_manager_pb2 import MachineUsage
 from firesteel.common.ids import TaskExecutorId
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason
@@ -26,7 +25,7 @@ from resourcemanager.core.slots import SlotState
 from resourcemanager.driver import WorkerDriver
 from resourcemanager.peers import Peer
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Shell:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import structlog
 import tenacity
 import xxhash
 
@@ -17,11 +16,12 @@ from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.ids import is_id
 from firesteel.common.job_graph import Blob
 from firesteel.common.leader import Leaders, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.leader_stub import LeaderStub, is_transient
 from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DOWNLOAD_TIMEOUT_S = 300.0
 RETRY_S = 120.0  # no download is retried after this: cancelled tasks may wait for it

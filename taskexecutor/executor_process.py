@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from firesteel.common.config import SECRETS, Configuration, options
 from firesteel.common.ids import ExecutorId
 from firesteel.common.installation import SAFE_PATH, import_path
+from firesteel.common.logs import get_logger
 from firesteel.common.process import (
     WITHOUT_FORK_HANDLERS,
     StartFailed,
@@ -37,7 +36,7 @@ from taskexecutor.executor import (
 )
 from taskexecutor.memory import TreeMemory, tree_memory
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 READY_TIMEOUT_S = 180.0
 

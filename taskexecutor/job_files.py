@@ -21,18 +21,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import structlog
-
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.common.leader import Leaders
+from firesteel.common.logs import get_logger
 from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 from taskexecutor.blobs import BlobCache
 from taskexecutor.core import commands, events
 from taskexecutor.executor import PROGRAM_MODULES
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 INSTALL_TIMEOUT_S = 600.0
 SHOWN_PIP_LINES = 12

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import ResultPartitionId, StoredPartition
+from firesteel.common.logs import get_logger
 from firesteel.common.process import temporary
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ResultServer(Protocol):

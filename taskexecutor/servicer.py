@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import structlog
 
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
+from firesteel.common.logs import get_logger
 from firesteel.common.process import temporary
 from firesteel.common.rpc.bearer import caller
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.platform import Platform
 from taskexecutor.executor.executor_link import EXECUTOR_ID_KEY
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_SOCKET_PATH_BYTES = 107
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import assert_never
 
 import grpc
-import structlog
 
 from firesteel._proto import (
     common_pb2,
@@ -25,6 +24,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import Leaders, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs, process_info, threads
@@ -46,7 +46,7 @@ from taskexecutor.servicer import ExecutorLinkServicer
 from taskexecutor.slot_threads import SlotThreads
 from taskexecutor.streams import JobMasterStream, ResourceManagerStream
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FLUSH_S = 1.0  # time to deliver the last messages to the masters
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from firesteel._proto import (
     common_pb2,
     job_master_pb2,
@@ -20,6 +18,7 @@ from firesteel._proto import (
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
 from firesteel.common.leader import LeaderRetriever
+from firesteel.common.logs import get_logger
 from firesteel.common.machines import MachineUsage
 from firesteel.common.rpc.convert import MACHINE_USAGE
 from firesteel.common.rpc.link import Link
@@ -27,7 +26,7 @@ from firesteel.common.service.platform import Platform
 from taskexecutor import convert
 from taskexecutor.core import commands, events
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _ToResourceManager = resource_manager_pb2.TaskExecutorToResourceManager
 _ToJobMaster = job_master_pb2.TaskExecutorToJobMaster

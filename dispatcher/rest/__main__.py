@@ -8,7 +8,6 @@ import gc
 import socket
 
 import click
-import structlog
 
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.limits import Limits
@@ -19,11 +18,12 @@ from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.server import RestServer
 from firesteel.common.config import options
 from firesteel.common.leader import Office, wait_for_leader
+from firesteel.common.logs import get_logger
 from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.high_availability import elected, elected_address, leaders_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LEADER_WITHIN_S = 2.0
 

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
 from aiohttp import web
 
 from dispatcher.rest.requests import Handler
 from firesteel.common.config import Configuration, options
+from firesteel.common.logs import get_logger
 from firesteel.common.security.limits import FAILURES_AT_ONCE, Rates
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SLOWEST_BYTES_PER_S = 1_000  # of a request's body
 TLS_HANDSHAKE_S = 10.0

@@ -16,12 +16,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
 from firesteel.common.backoff import Backoff
+from firesteel.common.logs import get_logger
 from firesteel.common.process import StartFailed, spawn
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MODULE = "dispatcher.rest"
 BACKLOG = 1024

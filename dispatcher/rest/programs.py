@@ -22,18 +22,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from dispatcher.rest.requests import Refusal
 from firesteel.client.package import BadPackage, entries, is_package
 from firesteel.client.submitted_program import OUTCOME, REQUEST, ProgramOutcome, ProgramRequest
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import is_id, random_id
+from firesteel.common.logs import get_logger
 from firesteel.common.process import StartFailed, exit_reason, spawn
 from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_UPLOADS = 100
 MAX_RUNS = 100

@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Mapping
 
 import grpc
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -30,12 +29,13 @@ from dispatcher.rest.programs import Programs
 from dispatcher.rest.proxy import TrustedProxy
 from dispatcher.rest.requests import IDENTITY, TOKEN, Handler, Refusal
 from firesteel.common.config.redaction import hidden
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.security.access import ROUTES, Access
 from firesteel.common.security.security import Security
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_BODY_BYTES = 2**20
 RENEW_S = 3600.0  # how often the certificate is looked at

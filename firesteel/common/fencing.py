@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Sample
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _TOLD_MAX = 1_000
 

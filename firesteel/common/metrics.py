@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -33,10 +32,11 @@ from prometheus_client.samples import Sample as PrometheusSample
 
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.leader import Office
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics_targets import CLUSTER_ID
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 SUMMARY_WINDOW = 1024  # number of last observations that quantiles cover

@@ -9,11 +9,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
-import structlog
-
 from firesteel.common.backoff import Backoff
 from firesteel.common.config import options
 from firesteel.common.ids import Epoch
+from firesteel.common.logs import get_logger
 from firesteel.common.process.log_files import prune
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.errors import FiresteelError
@@ -47,7 +46,7 @@ from resourcemanager.kubernetes.manifest import Manifests
 from resourcemanager.kubernetes.pod import Pod, read_pod, selector
 from resourcemanager.kubernetes.settings import KubernetesSettings
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_INTERVAL_S = 10.0  # between comparisons with the whole snapshot
 LATEST_CHANGE_S = 0.01  # changes that arrive within this time are handled together

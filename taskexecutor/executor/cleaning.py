@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import structlog
 
+from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
 from taskexecutor.executor import PROGRAM_MODULES, interpreter
 from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
 

@@ -9,14 +9,14 @@ import threading
 from collections.abc import Iterator
 
 import grpc
-import structlog
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.errors import check_size
 from firesteel.common.rpc.server import channel
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EXECUTOR_ID_KEY = "firesteel-executor-id"
 

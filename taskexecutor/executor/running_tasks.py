@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.states import ExecutionState
 from firesteel.common.task_metrics import TaskMetrics
 from taskexecutor.executor import convert
@@ -76,7 +75,7 @@ class RunningTasks:
         return left
 
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SLOT_INTERVAL_S = 10.0
 

@@ -17,13 +17,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from firesteel._proto import executor_pb2, tasks_pb2
 from firesteel.common import logs
 from firesteel.common.checkpoints.messages import CheckpointAnswer
 from firesteel.common.error_report import error_info
 from firesteel.common.inspections import ThreadStack
+from firesteel.common.logs import get_logger
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.common.rpc.convert import JOB_GRAPH, JOB_KEYS, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
@@ -53,7 +52,7 @@ from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import MetricSample, StreamTask, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointServices
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0

@@ -6,16 +6,16 @@ import asyncio
 import sys
 
 import click
-import structlog
 
 from firesteel.client.cluster.directory import ClusterDirectory
 from firesteel.client.cluster.supervisor import Supervisor
 from firesteel.common.config import options
+from firesteel.common.logs import get_logger
 from firesteel.common.process import StartFailed, announce_ready
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @service_main("supervisor", directory="required", port=options.RPC_PORT)

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import structlog
-
 from firesteel.common.backoff import Backoff
+from firesteel.common.logs import get_logger
 from firesteel.common.process import Child, StartFailed, spawn
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STOP_GRACE_S = 5.0
 FIRST_RESTART_PAUSE_S = 0.1

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import click
 import pyspark
-import structlog
 
 from firesteel.common.config import options
+from firesteel.common.logs import get_logger
 from firesteel.common.process.child import log_tail
 from firesteel.common.process.java import java_home
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 START_TIMEOUT_S = 60.0
 TICK_MS = 1_000  # a maximum; sessions may have 2 to 20

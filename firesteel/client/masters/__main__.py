@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 
 import click
-import structlog
 
 from firesteel.client.cluster.children import Children
 from firesteel.client.masters.leadership import Leadership
@@ -16,6 +15,7 @@ from firesteel.client.masters.metrics_secret import MetricsSecret
 from firesteel.client.masters.output import Output
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.config.configuration import CONF_DIR
+from firesteel.common.logs import get_logger
 from firesteel.common.metrics import parse_ports
 from firesteel.common.process import StartFailed
 from firesteel.common.security.listening import is_loopback_host
@@ -24,7 +24,7 @@ from firesteel.errors import FiresteelError
 from firesteel.high_availability import elected
 from firesteel.kubernetes.configuration import access_of, cluster_id_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DISPATCHER, RESOURCE_MANAGER, APPLICATION = "dispatcher", "resourcemanager", "application"
 STOP_GRACE_S = 20.0  # less than the grace period of the pod

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import click
-import structlog
 
 from firesteel.client.client import Client
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration, options
 from firesteel.common.leader import Office
+from firesteel.common.logs import get_logger
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobNotFound
@@ -38,7 +38,7 @@ from firesteel.kubernetes.cluster import job_id_of
 from firesteel.kubernetes.cluster.deployed import DeployedCluster, Outcome, earlier_job
 from firesteel.kubernetes.configuration import access_of, cluster_id_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PAUSE_S = 1.0
 RETRY_S = 5.0

@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Set
 
-import structlog
-
 from firesteel.common.backoff import Backoff
 from firesteel.common.config import Configuration
 from firesteel.common.leader import Leader, LeaderRetriever, Office
+from firesteel.common.logs import get_logger
 from firesteel.high_availability.kubernetes.leaders import KubernetesLeaders
 from firesteel.high_availability.kubernetes.offices import LeaseOffices
 from firesteel.kubernetes.client import KubernetesClient
@@ -23,7 +22,7 @@ from firesteel.kubernetes.configuration import access_of
 from firesteel.kubernetes.errors import KubernetesError
 from firesteel.kubernetes.resources import PODS, Object
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # A ReplicaSet deletes the pods with the lowest cost first.
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
-import structlog
+from firesteel.common.logs import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOPBACK = "127.0.0.1"
 PIECE_BYTES = 64 * 1024

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
+from firesteel.common.logs import get_logger
 from firesteel.common.rpc.bearer import CALL_KINDS
 from firesteel.common.rpc.errors import MAX_MESSAGE_BYTES
 from firesteel.common.rpc.status import Reason, abort
@@ -32,7 +32,7 @@ from firesteel.text import text_of
 if TYPE_CHECKING:
     from firesteel.common.rpc.authentication import Authentication
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONNECT_TIMEOUT_MS = 10_000
 MAX_CALLS = 1_000  # at a time, on one connection

@@ -24,11 +24,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.service.core import Command, Core, Event, Record, Tick
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LATE_S = 1.0
 CATCH_UP_S = 0.3

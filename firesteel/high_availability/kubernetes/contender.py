@@ -10,11 +10,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, assert_never
 
-import structlog
-
 from firesteel.common.config import options
 from firesteel.common.ids import Epoch, random_id
 from firesteel.common.leader import NO_EPOCH, LeadershipLost, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.errors import FiresteelError
 from firesteel.high_availability.contender import Contender
@@ -47,7 +46,7 @@ from firesteel.kubernetes.errors import (
 from firesteel.kubernetes.reflector.reflector import Reflector
 from firesteel.kubernetes.resources import LEASES, Object
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 2.0

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-import structlog
 from kazoo.exceptions import ConnectionClosedError, KazooException, NoAuthError
 from kazoo.protocol.states import KazooState
 
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import NO_EPOCH, Office
+from firesteel.common.logs import get_logger
 from firesteel.common.service.core_loop import CoreLoop
 from firesteel.high_availability.contender import Contender
 from firesteel.high_availability.election import (
@@ -40,7 +40,7 @@ from firesteel.high_availability.election import (
 from firesteel.high_availability.zookeeper.ensemble import Client, Ensemble
 from firesteel.high_availability.zookeeper.nodes import OfficeNodes, claim_cluster
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ZooKeeperElection(Contender):

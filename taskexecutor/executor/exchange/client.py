@@ -15,9 +15,9 @@ from typing import Any, assert_never
 
 import pyarrow as pa
 import pyarrow.flight as flight
-import structlog
 
 import taskexecutor.executor.exchange.wire as wire
+from firesteel.common.logs import get_logger
 from taskexecutor.executor.exchange.errors import (
     TRANSPORT_ERRORS,
     LocalProtocolError,
@@ -26,7 +26,7 @@ from taskexecutor.executor.exchange.errors import (
 from taskexecutor.executor.exchange.gate import InputGate
 from taskexecutor.executor.exchange.security import ExchangeSecurity, open_client
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)

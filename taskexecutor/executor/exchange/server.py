@@ -16,9 +16,9 @@ from typing import Any, assert_never
 
 import pyarrow as pa
 import pyarrow.flight as flight
-import structlog
 
 import taskexecutor.executor.exchange.wire as wire
+from firesteel.common.logs import get_logger
 from taskexecutor.executor.exchange.channels import Parcel
 from taskexecutor.executor.exchange.errors import (
     TRANSPORT_ERRORS,
@@ -31,7 +31,7 @@ from taskexecutor.executor.exchange.registry import PartitionRegistry
 from taskexecutor.executor.exchange.schema import different_schema
 from taskexecutor.executor.exchange.security import ExchangeSecurity, server_arguments
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MAX_METADATA_BYTES = 64 * 2**10  # limit of records combined into one message
 

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-import structlog
-
 from firesteel.common.error_report import summary_of
 from firesteel.common.inspections import (
     Inspected,
@@ -22,6 +20,7 @@ from firesteel.common.inspections import (
     StackSampling,
     ThreadStack,
 )
+from firesteel.common.logs import get_logger
 from firesteel.common.thread_stacks import python_threads
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
@@ -30,7 +29,7 @@ from taskexecutor.executor.inspection.flame_graph import StackSampler
 from taskexecutor.executor.inspection.rows import RowTap, sampled_rows
 from taskexecutor.executor.running_tasks import RunningTask, RunningTasks
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _LOOK_S = 0.1
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-import structlog
 
 from firesteel.common.error_report import DescribedElsewhere
+from firesteel.common.logs import get_logger
 from firesteel.common.operator_messages import Resend, SparkMasterStarted
 from firesteel.common.process import exit_reason, temporary
 from firesteel.errors import ErrorInfo, FiresteelError
@@ -34,7 +34,7 @@ from taskexecutor.executor.spark_program.program import (
 )
 from taskexecutor.executor.spark_program.slot import SparkSlot, slot_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _MODULE = "taskexecutor.executor.spark_program.program"
 _LISTENING_INTERVAL_S = 0.05

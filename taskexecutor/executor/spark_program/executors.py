@@ -8,8 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.operator_messages import (
     Resend,
     SparkMaster,
@@ -25,7 +24,7 @@ from taskexecutor.executor.spark_program.output import ExecutorOutput
 from taskexecutor.executor.spark_program.processes import end_trees
 from taskexecutor.executor.spark_program.slot import SparkSlot, slot_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _OUTPUT_INTERVAL_S = 0.5
 

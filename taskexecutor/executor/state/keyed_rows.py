@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import structlog
 
 from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
@@ -22,12 +21,13 @@ from firesteel.common.checkpoints.evolution import changed_state
 from firesteel.common.checkpoints.key_group_content import Rows, RowsSlice
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.key_groups import KeyGroupRange
+from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 MakeTable = Callable[[], pa.Table | None]
 _DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSON
 

@@ -28,14 +28,13 @@ from enum import Enum
 from typing import NamedTuple, assert_never
 
 import pyarrow as pa
-import structlog
 
 from firesteel.common.checkpoints.messages import Stopping, TaskHeld
 from firesteel.common.error_report import error_info, summary_of
 from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import ResultPartitionId, ResultType, StoredPartition
 from firesteel.common.key_groups import key_group
-from firesteel.common.logs import task_context
+from firesteel.common.logs import get_logger, task_context
 from firesteel.common.operator_messages import (
     HeldSplit,
     NoSplitYet,
@@ -69,7 +68,7 @@ from taskexecutor.executor.timing.timers import TaskTimers
 # It exceeds the 3 s after which the JobMaster gives up a TaskExecutor whose connection broke.
 NEIGHBOUR_FAILURE_GRACE_S = 5.0
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 class _Outcome(Enum):

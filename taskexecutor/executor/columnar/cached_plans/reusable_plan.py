@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import structlog
-
 from firesteel.common.error_report import summary_of
+from firesteel.common.logs import get_logger
 from firesteel.operator import PlanMeter
 from firesteel.operators import Spec
 from firesteel.operators.aggregates import aggregate_of
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
 _Plan = TypeVar("_Plan")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 ROW_BY_ROW = frozenset(
     {

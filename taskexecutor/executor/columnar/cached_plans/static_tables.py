@@ -16,10 +16,10 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import structlog
 
 from firesteel import static_table
 from firesteel.common.error_report import summary_of
+from firesteel.common.logs import get_logger
 from firesteel.common.units import MIB, shortest_size, size
 from firesteel.errors import FiresteelError
 from firesteel.static_table import StaticTable
@@ -42,7 +42,7 @@ REFRESH_ATTEMPTS = 3
 RETRY_S = 5.0  # at most; less if the interval is shorter
 _KEPT_BYTES = 1 * MIB  # of a table whose rows stay in the slot, in plans for later jobs
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class TableStatus(NamedTuple):

@@ -16,8 +16,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.process import temporary
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
@@ -41,7 +40,7 @@ from taskexecutor.executor.columnar.jvm.transfer import BundleStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _END_S = 5.0  # a JVM that was killed, or has broken its connections, ends within this time
 _IDLE_HEAP_FREE = FreeHeap(1, 3)

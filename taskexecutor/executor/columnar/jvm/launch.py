@@ -29,15 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.common.process.class_archive import spark_home
 from firesteel.common.process.java import java_home
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.columnar.jvm import gateway
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 OWN_JAR = "firesteel.jar"  # see `archive`
 START_TIMEOUT_S = 150.0

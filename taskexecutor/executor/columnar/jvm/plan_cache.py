@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-import structlog
+from firesteel.common.logs import get_logger
 
 MOST = 16  # the most recently used plans
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class CachedPlan(Protocol):

@@ -13,9 +13,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import structlog
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.logs import get_logger
 from firesteel.common.process import temporary
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
@@ -36,7 +36,7 @@ from taskexecutor.executor.columnar.stages.transform_stage import After, SparkTr
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _BROADCAST = "BroadcastExchangeExec"  # runs as a separate job
 # Parts of the names of nodes that need Spark's workers, or have several partitions.

@@ -15,10 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
 from firesteel.common.backoff import Backoff
 from firesteel.common.config.redaction import is_sensitive, remember
+from firesteel.common.logs import get_logger
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
@@ -32,7 +31,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LOGGED_PAUSE_S = 0.8  # Kafka was unavailable for about as long; new topics have no leader at first
 _CANCELLED_S = 0.05  # the interval of noticing that the task is cancelled
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 T = TypeVar("T")
 # Of every client. A program's properties override them.
 _DEFAULTS = {

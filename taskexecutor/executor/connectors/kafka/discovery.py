@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.connectors.kafka.source import KafkaSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable
@@ -18,7 +17,7 @@ from taskexecutor.executor.connectors.kafka.partitions import Available, Listing
 
 _RETRY_S = 1.0  # while no broker answers about suspects
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

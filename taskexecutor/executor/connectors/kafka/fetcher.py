@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from firesteel.common.logs import get_logger
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.kafka import clients, consumer
@@ -62,7 +61,7 @@ _SUSPECT = frozenset(
 )
 _OF_GROUP = frozenset({"GROUP_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE"})
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import structlog
-
 from firesteel.common.config.redaction import REDACTED
+from firesteel.common.logs import get_logger
 from firesteel.connectors.kafka.formats import SchemaRegistry
 from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _CONTENT = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_S = 10.0  # of one request

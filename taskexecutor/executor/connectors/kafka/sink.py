@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 import pyarrow as pa
-import structlog
 
 from firesteel.common.config import options
 from firesteel.common.config.configuration import Configuration
+from firesteel.common.logs import get_logger
 from firesteel.connectors import Committer, KafkaSink, SinkWriter
 from firesteel.connectors.sink import Committable
 from firesteel.errors import FiresteelError
@@ -36,7 +36,7 @@ DEFAULT_TIMEOUT_MS = 15 * 60_000  # also the default of the brokers' maximum
 _MAXIMUM = "transaction.max.timeout.ms"
 _ANALYSIS_PATIENCE_S = 10.0
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 class KafkaSinkRuntime(WriterSink[KafkaSink]):

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from firesteel.column_names import column_index
+from firesteel.common.logs import get_logger
 from firesteel.common.task_metrics import PartitionProgress, TopicProgress
 from firesteel.connectors.kafka.source import KafkaSource
 from firesteel.elements import MIN_TIMESTAMP_US, StreamStatus, Watermark
@@ -72,7 +72,7 @@ PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been 
 _METADATA = "firesteel job "
 _FUTURE_S = 3_600.0  # more than clocks differ by
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 class KafkaSourceRuntime(SourceRuntime[KafkaSource]):

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import structlog
 
 from firesteel.common.backoff import Backoff
 from firesteel.common.failpoints import Failpoint, reached
+from firesteel.common.logs import get_logger
 from firesteel.connectors import Committer, KafkaSink, SinkWriter
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable, library
@@ -37,7 +37,7 @@ from taskexecutor.executor.connectors.kafka.verdicts import Prepared, State, Ver
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.5
 _PATIENCE_S = 60.0  # with a commit that is under way
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 class TransactionalWriter(SinkWriter):

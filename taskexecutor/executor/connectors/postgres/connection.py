@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import structlog
-
 from firesteel.common.backoff import Backoff
+from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.connectors.postgres.tables import Target
@@ -16,7 +15,7 @@ from taskexecutor.executor.connectors.postgres.tables import Target
 PATIENCE_S = 60.0  # how long a task waits for an unavailable server
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 _T = TypeVar("_T")
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import structlog
 
 from firesteel.common.ids import ResultId
 from firesteel.common.job_graph import ResultPartitionId, StoredPartition
+from firesteel.common.logs import get_logger
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent
 from taskexecutor.executor.exchange.blocking.partition_file import Codec, PartitionFile
 from taskexecutor.executor.exchange.errors import (
@@ -24,7 +24,7 @@ from taskexecutor.executor.exchange.partition import PartitionId
 from taskexecutor.executor.exchange.partitioning import Broadcast, Routing, cut
 from taskexecutor.executor.exchange.schema import StreamSchema
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # target size of a chunk's rows; a chunk is read as a whole and ends with the batch that reaches
 # this

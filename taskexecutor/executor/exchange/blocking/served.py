@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
+from firesteel.common.logs import get_logger
 from firesteel.elements import MAX_WATERMARK, EndOfData, EndOfPartition
 from taskexecutor.executor.exchange.blocking.partition_file import PartitionIndex, read_chunk
 from taskexecutor.executor.exchange.channels import Parcel, SenderChannel, SenderState
@@ -32,7 +32,7 @@ from taskexecutor.executor.exchange.partition import (
     Wakeup,
 )
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ServedPartition:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, cast
 
-import structlog
-
 from firesteel.broadcast_functions import BroadcastProcessFunction
 from firesteel.common.error_report import summary_of
+from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
 from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
 from firesteel.operator import Counter, RuntimeContext, TaskInfo
@@ -20,7 +19,7 @@ from taskexecutor.executor.operators.process.context import FunctionContext
 from taskexecutor.executor.operators.process.function_operator import current_key_of
 from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def check_function(

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import structlog
 
+from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.operators import Spec, TransformSpec, WindowApplySpec
@@ -23,7 +23,7 @@ from taskexecutor.executor.operators.windows.fired_rows import window_field
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class SparkWindows:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import structlog
-
 from firesteel.common.checkpoints.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
@@ -30,6 +28,7 @@ from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobEdge
+from firesteel.common.logs import get_logger
 from firesteel.elements import CheckpointBarrier
 from firesteel.text import text_of
 from taskexecutor.executor.state import OperatorStateSnapshot
@@ -41,7 +40,7 @@ from taskexecutor.executor.task.interfaces import CheckpointServices
 from taskexecutor.executor.task.metrics import CheckpointTimes
 from taskexecutor.executor.timing.clock import wall_clock_ms
 
-_log = structlog.get_logger("task")
+_log = get_logger("task")
 
 
 class InputInFlight(NamedTuple):
