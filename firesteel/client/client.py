@@ -17,11 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import grpc
-import pyarrow as pa
 
 from firesteel._proto import (
     access_pb2,
@@ -86,6 +85,9 @@ from firesteel.errors import (
     PayloadTooLarge,
     SubmissionRejected,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
@@ -371,6 +373,8 @@ class Client:
         """All rows of a CollectSink, each once; waits until the job has ended, or until there are
         `limit` rows, and returns no more than these.
         """
+        import pyarrow as pa
+
         batches: list[pa.RecordBatch] = []
         rows = 0
         for chunk in self._result_chunks(job_id, operator_id, 0):
@@ -828,6 +832,8 @@ def _upload(blob_hash: str, path: Path) -> Iterator[dispatcher_pb2.BlobChunk]:
 
 
 def _batches(ipc_stream: bytes) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
     if not ipc_stream:
         return
     with pa.ipc.open_stream(ipc_stream) as reader:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, name, resolve_job
-from firesteel.client.render import checkpoint_report
-from firesteel.client.render.tables import console
-from firesteel.savepoint import read
 
 _address_option = address_option(otherwise="localhost:6123")
 
@@ -47,7 +44,11 @@ def savepoint(
             "specify the JOB to take a savepoint of, or one to --dispose or to --show"
         )
     if show is not None:
-        for part in checkpoint_report.savepoint(read(show), full=full):
+        from firesteel.client.render.checkpoint_report import savepoint as report
+        from firesteel.client.render.tables import console
+        from firesteel.savepoint import read
+
+        for part in report(read(show), full=full):
             console().print(part)
         return
     with connect(address) as client:

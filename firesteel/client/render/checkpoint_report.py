@@ -5,6 +5,7 @@ for `firesteel savepoint --show`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -13,7 +14,9 @@ from rich.text import Text
 from firesteel.client.job_details import CheckpointDetails, JobDetails, SubtaskCheckpoint
 from firesteel.client.render.tables import clock, new_table, state_text_of
 from firesteel.common.units import size
-from firesteel.savepoint import SavedState, Savepoint
+
+if TYPE_CHECKING:
+    from firesteel.savepoint import SavedState, Savepoint
 
 _AMOUNTS = ("Size", "Start delay", "Alignment", "Sync", "Async")
 
