@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 HYPOTHESIS_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
-_FEWEST = 10
+_FEWEST = 8
 
 
 def long_after(count: int, values: Iterable[Any]) -> list[Any]:
@@ -40,6 +40,6 @@ def mark_as_long(items: Iterable[pytest.Item]) -> None:
 
 def fewer(count: int) -> int:
     """Returns the `max_examples` of a test that has `count` examples: `make test` tries the first
-    third of them.
+    quarter of them.
     """
-    return count if HYPOTHESIS_PROFILE != "same" else max(count // 3, min(count, _FEWEST))
+    return count if HYPOTHESIS_PROFILE != "same" else max(count // 4, min(count, _FEWEST))

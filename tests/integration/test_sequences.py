@@ -102,6 +102,7 @@ def test_partial_aggregates_run_by_a_cached_plan(engine: SparkEngine) -> None:
     assert plan_is_cached(operator)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -132,6 +133,7 @@ def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.Mo
     assert operator._ranges._divided == 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("checkpoints", [True, False], ids=["checkpoints", "none"])
 def test_slow_results_come_in_parts_if_checkpoints_wait_for_them(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, *, checkpoints: bool

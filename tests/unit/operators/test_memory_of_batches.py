@@ -193,6 +193,7 @@ def run(case: Case, memory: SlotColumnMemory, rows: int = ROWS) -> tuple[Results
         return results, peak()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_has_some_pieces_of_its_state_in_memory(
     name: str, monkeypatch: pytest.MonkeyPatch
