@@ -338,7 +338,7 @@ def test_a_short_timeout_is_a_warning(
         job = Job(kafka, topic, transaction_timeout="2 min")
         job.attempt(config={"execution.checkpointing.interval": interval})
         job.close()
-        assert ("less than the checkpoint interval" in capsys.readouterr().out) is expected
+        assert ("less than the checkpoint interval" in capsys.readouterr().err) is expected
 
 
 def test_an_unknown_topic_is_not_created(kafka: Kafka, topic: str) -> None:

@@ -374,7 +374,7 @@ def test_a_group_of_two_jobs_is_a_warning(kafka: Kafka, capsys: pytest.CaptureFi
 
     def warned() -> bool:
         nonlocal logged
-        logged += capsys.readouterr().out
+        logged += capsys.readouterr().err
         return "another job commits offsets to the same group" in logged
 
     source = _source(kafka, topic, group_id=group, partition_discovery_interval="100 ms")
@@ -489,7 +489,7 @@ def test_event_time_in_the_future_is_a_warning(
         reader.reads(b"a")
         produce(kafka, topic, tomorrow)
         reader.reads(b"a", b"b", b"b")
-    logged = capsys.readouterr().out
+    logged = capsys.readouterr().err
     assert logged.count("event time is in the future") == 1
     assert f"topic={topic}" in logged and "column=timestamp" in logged
 
