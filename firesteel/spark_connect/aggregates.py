@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from firesteel.common.checkpoints.fits import DISPOSABLE
@@ -32,12 +34,14 @@ from firesteel.spark_connect.catalyst import (
     kind,
     same,
 )
+from firesteel.spark_connect.collected_values import COLLECTED, CollectedValues
 from firesteel.spark_connect.flows import TIME_OF_WATERMARK, Flow, Flows, with_watermark
 from firesteel.spark_connect.grouping_keys import Key, is_session, only_window
 from firesteel.spark_connect.sources import schema_of
 from firesteel.spark_connect.time_windows import TimeWindow, time_window
 
 _BY_TIME = frozenset({"First", "Last"})  # aggregate functions; also any_value, which is first
+_ORDERED = frozenset({"ListAgg"})  # whose arguments include the order of rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +105,8 @@ class Aggregates:
         keys = [Key.of(catalyst, self._names, each) for each in grouping]
         columns = [column for key in keys for column in key.columns]
         key_columns = tuple(name for name, _ in columns)
-        inputs: list[Any] = []
-        expressions: list[str] = []
-        for call in calls:
-            expressions.append(self._call(call, inputs))
-        columns += [(each.name(), each) for each in inputs]
+        called = self._called(calls)
+        columns += [(each.name(), each) for each in called.inputs]
         watermark, time, latest = flow.watermark, "", ""
         assigned = None  # before the aggregate
         if window is not None:
@@ -122,7 +123,7 @@ class Aggregates:
         before = catalyst.project([each for _, each in columns], flow.plan)
         flow = replace(flow, plan=before, watermark=assigned, hides_time=False)
         flow = self._flows.cut_as(flow, [name for name, _ in columns])
-        aggregates = _parsed(calls, expressions, time or latest)
+        aggregates = called.parsed(time or latest)
         partial = PartialWindowAggregateSpec(
             key_columns=key_columns,
             window=spec,
@@ -169,7 +170,7 @@ class Aggregates:
             between=timed,
             uid=self._names.uid("aggregate"),
         )
-        return self._after_aggregate(stream, keys, calls, results)
+        return self._after_aggregate(stream, keys, called, results)
 
     def _physical(self, aggregate: Any) -> tuple[list[Any], list[Any], list[Any], Any]:
         """Returns the grouping expressions of an Aggregate, its calls of aggregate functions, its
@@ -192,12 +193,11 @@ class Aggregates:
         _, calls, results, _ = self._physical(whole)
         keys = [Key.of(catalyst, self._names, self._all_rows())]
         columns = [column for key in keys for column in key.columns]
-        inputs: list[Any] = []
-        expressions = [self._call(call, inputs) for call in calls]
-        columns += [(each.name(), each) for each in inputs]
+        called = self._called(calls)
+        columns += [(each.name(), each) for each in called.inputs]
         before = catalyst.project([each for _, each in columns], flow.plan)
         rows = self._flows.cut_as(replace(flow, plan=before), [name for name, _ in columns])
-        aggregates = _parsed(calls, expressions, "")
+        aggregates = called.parsed("")
         names, uid = tuple(keys[0].names), DISPOSABLE + self._names.uid("observation")
         stream = rows.stream.key_by(*names)._add_in_two_halves(
             f"Observe({node.name()})",
@@ -214,7 +214,7 @@ class Aggregates:
             uid=uid,
         )
         schema = schema_of(whole.schema())
-        observed = self._after_aggregate(stream, keys, calls, results)
+        observed = self._after_aggregate(stream, keys, called, results)
         unique = [f"metric_{number}" for number in range(len(schema))]
         return ObservedStream(
             name=node.name(),
@@ -242,72 +242,124 @@ class Aggregates:
         return self._catalyst.named(self._catalyst.literal(1), "all_rows")
 
     def _after_aggregate(
-        self, stream: DataStream, keys: Sequence[Key], calls: Sequence[Any], results: Sequence[Any]
+        self, stream: DataStream, keys: Sequence[Key], called: _Called, results: Sequence[Any]
     ) -> Flow:
         catalyst = self._catalyst
-        attributes = [part for key in keys for part in key.parts]
+        parts = [part for key in keys for part in key.parts]
         names = [name for key in keys for name in key.names]
-        attributes += [call.resultAttribute() for call in calls] or [_row_count(catalyst)]
-        names += [self._names.result(call) for call in calls] or ["rows_"]
-        leaf = catalyst.leaf(attributes)
+        attributes = [call.resultAttribute() for call in called.calls]
+        columns = [self._names.result(call) for call in called.calls]
+        collected = called.collected
+        if collected is not None:
+            plan = collected.computed(catalyst, parts, attributes)
+            attributes += [call.resultAttribute() for call in collected.calls]
+            columns += [self._names.result(call) for call in collected.calls]
+            stream = self._flows.computed(stream, plan, [*names, *columns])
+        elif not columns:
+            attributes, columns = [_row_count(catalyst)], ["rows_"]
+        leaf = catalyst.leaf([*parts, *attributes])
+        calls = [*called.calls, *(collected.calls if collected is not None else ())]
         whole = catalyst.project(
             [*(key.whole(catalyst) for key in keys), *(c.resultAttribute() for c in calls)], leaf
         )
         after = catalyst.project(results, whole)
-        return Flow(stream=stream, attributes=attributes, names=names, plan=after)
+        return Flow(
+            stream=stream, attributes=[*parts, *attributes], names=[*names, *columns], plan=after
+        )
 
-    def _call(self, call: Any, inputs: list[Any]) -> str:
-        """Returns an aggregate call as SQL over columns, which are added to `inputs`."""
+    def _called(self, calls: Sequence[Any]) -> _Called:
+        """Returns the aggregate calls as SQL over columns. Those whose results cannot be updated
+        are computed of the values that the aggregate collects.
+        """
+        catalyst = self._catalyst
+        inputs: list[Any] = []
+        updated: list[Any] = []
+        expressions: list[str] = []
+        whole: list[Any] = []
+        for call in calls:
+            function = call.aggregateFunction()
+            name = kind(function)
+            if name == "PythonUDAF":
+                raise InvalidProgram(
+                    f"{call.sql()}: Spark does not support pandas aggregate functions on streams;"
+                    " use applyInPandasWithState or transformWithState"
+                )
+            used = list(inputs)
+            text = self._sql(call, function, name, used)
+            if text is not None and (name in _BY_TIME or _is_updated(text)):
+                inputs = used
+                updated.append(call)
+                expressions.append(f"{text} AS {self._names.result(call)}")
+            else:
+                whole.append(call)
+        collected = None
+        if whole:
+            collected = CollectedValues.of(catalyst, whole)
+            inputs.append(catalyst.named(collected.row, f"i{len(inputs)}_input"))
+            expressions.append(f"collect_list({inputs[-1].name()}) AS {COLLECTED}")
+        return _Called(updated, inputs, expressions, collected)
+
+    def _sql(self, call: Any, function: Any, name: str, inputs: list[Any]) -> str | None:
+        """Returns a call of an aggregate function as SQL over columns, which are added to `inputs`;
+        None if no SQL text has its options.
+        """
+        if name in _ORDERED:
+            return None
         catalyst = self._catalyst
 
         def column(expression: Any) -> Any:
             if expression.foldable():
                 return expression
-            name = f"i{len(inputs)}_input"
-            inputs.append(catalyst.named(expression, name))
+            inputs.append(catalyst.named(expression, f"i{len(inputs)}_input"))
             return inputs[-1].toAttribute()
 
-        function = call.aggregateFunction()
         given = [column(each) for each in children(function)]
         parts = [function.withNewChildren(catalyst.seq(given))]
         if call.filter().isDefined():
             parts.append(column(call.filter().get()))
         renamed = call.withNewChildren(catalyst.seq(parts))
         text: str = renamed.sql()
-        if kind(function) in _BY_TIME and function.ignoreNulls():  # which Spark's SQL text lacks
+        if name in _BY_TIME and function.ignoreNulls():  # which Spark's SQL text lacks
             bare = parts[0].sql()
             text = f"{bare.removesuffix(')')}, true){text.removeprefix(bare)}"
         columns = [each.toAttribute() for each in inputs]
-        if not catalyst.aggregate(self._session, text, columns).semanticEquals(renamed):
-            raise InvalidProgram(
-                f"{call.toString()}: the options of this aggregate function are not supported on"
-                " streams; use the function without them"
-            )
-        return f"{text} AS {self._names.result(call)}"
+        try:
+            understood = catalyst.aggregate(self._session, text, columns)
+        except AnalysisException:  # a function of the DataFrame API only
+            return None
+        return text if understood.semanticEquals(renamed) else None
 
 
-def _parsed(
-    calls: Sequence[Any], expressions: Sequence[str], time: str
-) -> tuple[AggregateExpression, ...]:
-    """Parses calls of aggregate functions, which are `expressions` in SQL. `time` is the column
-    with the event time; empty: there is none.
+@dataclass(frozen=True)
+class _Called:
+    """The aggregate functions of an aggregate: `calls` whose results can be updated, and others,
+    which are computed of `collected` values.
     """
-    for call in calls:
-        if not time and kind(call.aggregateFunction()) in _BY_TIME:
-            raise InvalidProgram(
-                f"{call.sql()} depends on the order of rows, which a stream has by its event"
-                " time only: call withWatermark before, or use min_by(value, column) or"
-                " max_by(value, column)"
-            )
-    aggregates = parse_aggregates(expressions or ["count(1) AS rows_"], time_column=time)
-    for call, aggregate in zip(calls, aggregates, strict=False):  # without calls, rows count
-        if not aggregate.splittable:
-            raise InvalidProgram(
-                f"{call.sql()} would keep all rows of each group; use functions whose results"
-                " can be updated (count, sum, min, max, avg, stddev, approx_count_distinct,"
-                " ...)"
-            )
-    return aggregates
+
+    calls: list[Any]
+    inputs: list[Any]  # columns that they read
+    expressions: list[str]  # of the aggregate
+    collected: CollectedValues | None
+
+    def parsed(self, time: str) -> tuple[AggregateExpression, ...]:
+        """Parses the expressions. `time` is the column with the event time; empty: there is
+        none.
+        """
+        for call in self.calls:
+            if not time and kind(call.aggregateFunction()) in _BY_TIME:
+                raise InvalidProgram(
+                    f"{call.sql()} depends on the order of rows, which a stream has by its event"
+                    " time only: call withWatermark before, or use min_by(value, column) or"
+                    " max_by(value, column)"
+                )
+        return parse_aggregates(self.expressions or ["count(1) AS rows_"], time_column=time)
+
+
+def _is_updated(text: str) -> bool:
+    """Returns whether the result of an aggregate function, given as SQL, can be updated."""
+    with contextlib.suppress(InvalidProgram):
+        return parse_aggregates([f"{text} AS result"])[0].splittable
+    return False
 
 
 def _has_watermark_of(time: Any, plan: Any) -> bool:

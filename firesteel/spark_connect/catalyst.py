@@ -127,6 +127,19 @@ class Catalyst:
         parts = [part for name, value in fields for part in (self.literal(name), value)]
         return self.expressions.CreateNamedStruct(self.seq(parts))
 
+    def attribute(self, kind: Any, name: str) -> Any:
+        """Returns a new column of a type."""
+        return self.named(self.expressions.Literal(None, kind), name).toAttribute()
+
+    def array_of(self, kind: Any, name: str) -> Any:
+        """Returns a new column of arrays."""
+        return self.attribute(self.jvm.org.apache.spark.sql.types.ArrayType(kind, False), name)
+
+    def first(self, expression: Any) -> Any:
+        """Returns the aggregate that is the first value of a group."""
+        first = self.expressions.aggregate.First(expression, False)
+        return first.toAggregateExpression()
+
     def aggregated(self, results: Sequence[Any], child: Any) -> Any:
         """Returns the aggregate of all rows of a plan."""
         none = nothing(self.jvm)

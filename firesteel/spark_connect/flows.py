@@ -102,6 +102,16 @@ class Flows:
             stream = with_watermark(stream, watermark, time or TIME_OF_WATERMARK, drops=not time)
         return self.on(stream, attributes, list(names))
 
+    def computed(self, stream: DataStream, plan: Any, names: Sequence[str]) -> DataStream:
+        """Returns the stream whose columns a plan computes, one bundle at a time."""
+        attributes = output(plan)
+        columns = [
+            self.catalyst.renamed(attribute, name)
+            for attribute, name in zip(attributes, names, strict=True)
+        ]
+        stretch = self.catalyst.stretch(self.catalyst.project(columns, plan))
+        return stream.transform(stretch, name=_title(plan), per_bundle=True)
+
     def assigned(self, flow: Flow) -> Flow:
         """Returns the flow with its watermark assigned."""
         return flow if flow.watermark is None else self.cut(flow)

@@ -15,7 +15,7 @@ from firesteel.client.execution_context import ExecutionContext, within
 from firesteel.common.config import options
 from firesteel.common.logs import get_logger
 from firesteel.errors import FiresteelError
-from firesteel.operators import JoinSpec, SourceSpec, Spec
+from firesteel.operators import JoinSpec, RunningAggregateSpec, SourceSpec, Spec
 from firesteel.plan.job_graph_generator import operator_id_of
 from firesteel.spark_connect.available_now import process_available, stop_when_read
 from firesteel.spark_connect.imported_positions import continue_from
@@ -167,7 +167,7 @@ class JobStarter:
                 **location.configuration(),
             },
         )
-        for warning in _growing_joins(planned):
+        for warning in _growing_state(planned):
             self._warn(warning)
         program = planned.environment._program
         if (positions := location.imported()) is not None:
@@ -283,15 +283,33 @@ class JobStarter:
             log.exception("a query that should end was not stopped", job_id=job_id)
 
 
-def _growing_joins(planned: PlannedStream) -> Iterator[str]:
-    """Yields a warning for each join of two streams without bounds in event time."""
+def _growing_state(planned: PlannedStream) -> Iterator[str]:
+    """Yields a warning for each operator whose state grows with every row."""
     for node in planned.environment._program.graph.nodes:
-        if isinstance(node.spec, JoinSpec) and node.spec.within is None:
+        if not _grows(node.spec):
+            continue
+        if isinstance(node.spec, JoinSpec):
             yield (
                 f"{node.name} keeps all rows of both streams forever, because its condition does"
                 " not bound the distance of their event times: call withWatermark on both streams,"
                 " and add a condition such as b.time BETWEEN a.time AND a.time + INTERVAL 1 HOUR"
             )
+        else:
+            yield (
+                f"{node.name} keeps all values of each group forever, because one of its functions"
+                " reads them all: call withWatermark, group by a window of the time, and use the"
+                " output mode append or update"
+            )
+
+
+def _grows(spec: Spec) -> bool:
+    match spec:
+        case JoinSpec():
+            return spec.within is None
+        case RunningAggregateSpec():
+            merges = (how for each in spec.aggregates for how in each.merge.values())
+            return "list" in merges and not spec.expires and not spec.forgets
+    return False
 
 
 def _is_limited(planned: PlannedStream) -> bool:
@@ -304,13 +322,11 @@ def _is_limited(planned: PlannedStream) -> bool:
 
 
 def _state_backend(planned: PlannedStream, state_store: str) -> dict[str, str]:
-    """Returns the backend that Spark's setting names. Otherwise, rows that a join keeps forever
-    are on disk.
+    """Returns the backend that Spark's setting names. Otherwise, state that grows with every row
+    is on disk.
     """
     backend = _BACKENDS.get(state_store.rpartition(".")[2])
-    if backend is None and any(
-        isinstance(spec, JoinSpec) and spec.within is None for spec in _specs(planned)
-    ):
+    if backend is None and any(map(_grows, _specs(planned))):
         backend = "rocksdb"
     return {} if backend is None else {options.STATE_BACKEND.key: backend}
 

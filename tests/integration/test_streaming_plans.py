@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -38,12 +39,20 @@ from firesteel.operators.joins import IntervalSpec
 from firesteel.spark_connect.catalyst import Catalyst, children, kind, output
 from firesteel.spark_connect.conditions import condition_of, conjuncts_of
 from firesteel.spark_connect.planner import PlannedStream, Planner
-from firesteel.spark_connect.starter import _state_backend
+from firesteel.spark_connect.starter import _growing_state, _state_backend
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 HOUR_US = 3_600_000_000
 NEAR = "paid BETWEEN at AND at + INTERVAL 1 HOUR"
 EVER_US = 3_650 * 24 * HOUR_US
+
+
+def average(column: str) -> Column:
+    @F.pandas_udf("double")
+    def mean(values: pd.Series) -> float:
+        return float(values.mean())
+
+    return mean(column)
 
 
 @pytest.fixture
@@ -100,22 +109,12 @@ def specs(stream: PlannedStream) -> list[Spec]:
             "filter the streams before the join",
         ),
         (
-            lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(F.expr("percentile(price, 0.5)")),
-            r"^percentile\(.*price.* would keep all rows of each group; use functions whose results",
+            lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(average("price")),
+            "Spark does not support pandas aggregate functions on streams",
         ),
         (
             lambda o, p: o.limit(5),
             r"^limit\(\), except after an aggregate in complete mode, is not supported here",
-        ),
-        (
-            lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(
-                F.approx_count_distinct("id", rsd=0.01)
-            ),
-            "the options of this aggregate function are not supported on streams",
-        ),
-        (
-            lambda o, p: o.observe("seen", F.percentile("price", 0.5)),
-            r"would keep all rows of each group",
         ),
     ],
 )
@@ -137,6 +136,31 @@ def test_first_values_need_an_event_time(orders: DataFrame, tmp_path: Path) -> N
     timed = orders.groupBy(F.window("at", "1 hour")).agg(F.first("id"), F.last("id"))
     (partial,) = (s for s in specs(planned(timed)) if isinstance(s, PartialWindowAggregateSpec))
     assert [each.whole.partition("(")[0] for each in partial.aggregates] == ["min_by", "max_by"]
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        lambda: F.percentile("price", 0.5),
+        lambda: F.approx_count_distinct("id", rsd=0.01),  # SQL has no text for it
+        lambda: F.product("price"),  # nor a name
+        lambda: F.expr("listagg(shop) WITHIN GROUP (ORDER BY at)"),
+    ],
+    ids=["percentile", "approx_count_distinct", "product", "listagg"],
+)
+def test_values_are_collected_for_functions_whose_result_cannot_be_updated(
+    orders: DataFrame, called: Callable[[], Column]
+) -> None:
+    function = called()
+    by_window = orders.groupBy(F.window("at", "1 hour")).agg(F.sum("id"), function)
+    observed = orders.observe("seen", F.count("*"), function)
+    for query in (by_window, observed):
+        found = specs(planned(query, static_rows=no_metrics))
+        (partial,) = (s for s in found if isinstance(s, PartialWindowAggregateSpec))
+        assert [list(each.merge.values()) for each in partial.aggregates] == [["sum"], ["list"]]
+    assert not list(_growing_state(planned(by_window)))
+    (warning,) = _growing_state(planned(orders.groupBy("shop").agg(function), "update"))
+    assert "keeps all values of each group forever" in warning
 
 
 def test_planning_makes_few_calls(orders: DataFrame, asked: list[str]) -> None:

@@ -280,6 +280,10 @@ def _aggregate(draw: random.Random, stream: _Stream, number: int) -> tuple[str, 
             (f"sum({name}) FILTER (WHERE {name} % 2 = 0)", "long"),
             (f"array_sort(collect_set({name}))", "array"),
             (f"bit_or({name})", "long"),
+            (f"percentile({name}, 0.5)", "double"),
+            (f"percentile_approx({name}, 0.9)", "long"),
+            (f"round(skewness({name}) FILTER (WHERE {name} > 0), 6)", "double"),
+            (f"try_sum({name})", "long"),
         ]
     for name in stream.of("double"):
         choices += [
@@ -293,6 +297,7 @@ def _aggregate(draw: random.Random, stream: _Stream, number: int) -> tuple[str, 
             (f"max({name})", "string"),
             (f"count({name})", "long"),
             (f"bool_or({name} = 'a')", "boolean"),
+            (f"listagg({name}, '+') WITHIN GROUP (ORDER BY {name} DESC)", "string"),
             (f"max(struct({name}, 1 AS one)).{name}", "string"),
         ]
     for name in stream.of("time"):

@@ -215,6 +215,13 @@ QUERIES = {
         .observe("none", F.count("*").alias("rows"), F.max("time").alias("last"))
         .union(timed.where("carrier = 'HA'"))
         .select("flight"),
+        "percentiles": timed.groupBy(F.window("time", "6 hours"), "carrier").agg(
+            F.percentile_approx("dep_delay", [0.5, 0.95]).alias("delays"),
+            F.count("*").alias("n"),
+            F.expr("median(distance) FILTER (WHERE dest <> 'ATL')").alias("far"),
+            F.expr("listagg(DISTINCT origin, '+') WITHIN GROUP (ORDER BY origin)").alias("from"),
+            rounded(F.corr("dep_delay", "distance")).alias("related"),
+        ),
         "left_join": departures.join(others, near, "left").select("tailnum", "left_at", "next_at"),
         "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
     },
@@ -232,6 +239,9 @@ QUERIES = {
         "with_state": flights.where("tailnum IS NOT NULL")
         .groupBy("tailnum")
         .transformWithState(Longest(), "plane STRING, longest INT", "Update", "None"),
+        "medians": flights.groupBy("tailnum").agg(
+            F.median("dep_delay").alias("delay"), F.max("distance").alias("longest")
+        ),
         "null_keys": flights.groupBy("tailnum").agg(F.max("distance").alias("longest")),
     },
     "complete": {

@@ -22,6 +22,7 @@ KEYS = {
     "windows": ["window", "carrier"],
     "days": ["window"],
     "null_keys": ["tailnum"],
+    "medians": ["tailnum"],
     "group_state": ["carrier"],
     "with_state": ["plane"],
 }
@@ -35,6 +36,7 @@ NAMES = (
         "unique_near",
         "static",
         "join",
+        "percentiles",
         "left_join",
         "join_windows",
         "union_windows",
