@@ -34,6 +34,7 @@ from firesteel.operators.joins import (
     SameWindowSpec,
     TimeToLiveSpec,
 )
+from firesteel.operators.limit import LimitSpec
 from firesteel.operators.map import (
     CoMapInArrowSpec,
     FilterSpec,
@@ -82,6 +83,7 @@ __all__ = [
     "GlobalSpec",
     "IntervalSpec",
     "JoinSpec",
+    "LimitSpec",
     "MapAsyncSpec",
     "MapInArrowSpec",
     "MapInPandasSpec",

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from firesteel.datastream import DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
-from firesteel.operators import DropDuplicatesSpec, EventTimeWatermarkSpec
+from firesteel.operators import DropDuplicatesSpec, EventTimeWatermarkSpec, LimitSpec
 from firesteel.plan.catalyst_plan import items
 from firesteel.spark_connect.aggregates import Aggregates, ObservedStream
 from firesteel.spark_connect.catalyst import (
@@ -47,8 +47,6 @@ _ROW_BY_ROW = frozenset(
 )
 # The methods of nodes that are refused, for messages.
 _METHODS = {
-    "GlobalLimit": "limit(), except after an aggregate in complete mode,",
-    "LocalLimit": "limit(), except after an aggregate in complete mode,",
     "Offset": "offset(), except after an aggregate in complete mode,",
     "Sort": "orderBy(), except after an aggregate in complete mode,",
 }
@@ -150,6 +148,7 @@ class Planner:
             "Deduplicate": self._deduplicate,
             "DeduplicateWithinWatermark": self._deduplicate,
             "Distinct": self._deduplicate,
+            "GlobalLimit": self._limit,
             "Union": self._union,
             "Join": joins.join,
             "FlatMapGroupsInPandasWithState": functions.group_state,
@@ -337,6 +336,15 @@ class Planner:
             flow.names,
         )
         return replace(unique, plan=self._catalyst.project(output(plan), unique.plan))
+
+    def _limit(self, plan: Any) -> Flow:
+        (local,) = children(plan)
+        flow = self._flows.cut(self._flow(children(local)[0]))
+        rows = plan.limitExpr().eval(None)
+        stream = flow.stream.operator(
+            f"Limit({rows})", LimitSpec(rows=rows), uid=self._names.uid("limit")
+        )
+        return replace(flow, stream=stream.set_parallelism(1))
 
     def _observation(self, plan: Any) -> Flow:
         flow = self._flows.assigned(self._flow(children(plan)[0]))

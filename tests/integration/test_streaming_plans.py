@@ -112,10 +112,6 @@ def specs(stream: PlannedStream) -> list[Spec]:
             lambda o, p: o.groupBy(F.window("at", "1 hour")).agg(average("price")),
             "Spark does not support pandas aggregate functions on streams",
         ),
-        (
-            lambda o, p: o.limit(5),
-            r"^limit\(\), except after an aggregate in complete mode, is not supported here",
-        ),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(

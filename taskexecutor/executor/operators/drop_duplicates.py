@@ -232,9 +232,8 @@ class DropDuplicatesByWatermark(QueryOperator):
 
     def open(self) -> None:
         restored = self._state.restored()
-        if restored is None:
-            return
-        for batch in restored.to_batches(max_chunksize=_AT_ONCE):
+        batches = restored.to_batches(max_chunksize=_AT_ONCE) if restored is not None else []
+        for batch in batches:
             numbers = self._known.numbers(batch.columns[:-1])
             self._times.set(numbers, as_numpy(batch.column(batch.num_columns - 1)))
         self.expire()

@@ -219,9 +219,12 @@ QUERIES = {
             F.percentile_approx("dep_delay", [0.5, 0.95]).alias("delays"),
             F.count("*").alias("n"),
             F.expr("median(distance) FILTER (WHERE dest <> 'ATL')").alias("far"),
-            F.expr("listagg(DISTINCT origin, '+') WITHIN GROUP (ORDER BY origin)").alias("from"),
+            F.expr("listagg(origin, '+') WITHIN GROUP (ORDER BY origin)").alias("from"),
             rounded(F.corr("dep_delay", "distance")).alias("related"),
         ),
+        "first_rows": timed.limit(1_000)
+        .select(F.lit(1).alias("one"))
+        .union(timed.limit(0).select("flight")),
         "left_join": departures.join(others, near, "left").select("tailnum", "left_at", "next_at"),
         "join": departures.join(others, near).select("tailnum", "left_at", "next_at"),
     },

@@ -37,6 +37,7 @@ NAMES = (
         "static",
         "join",
         "percentiles",
+        "first_rows",
         "left_join",
         "join_windows",
         "union_windows",

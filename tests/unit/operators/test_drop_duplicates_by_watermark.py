@@ -73,6 +73,15 @@ def test_within_the_watermark_a_key_expires_after_the_time_of_its_first_row() ->
     assert process(harness, ("a", 42, 9)) == [], "the end of the input expires nothing"
 
 
+def test_the_watermark_is_restored_without_any_key() -> None:
+    harness = opened(WITHIN)
+    harness.watermark(10)
+    assert process(harness, ("a", None, 1)) == [1], "its time, the epoch + 10, has passed"
+    restored = opened(WITHIN, harness.checkpoint(1))
+    for number in (2, 3):
+        assert process(restored, ("a", None, number)) == [number]
+
+
 @pytest.mark.parametrize("spec", [WITH_TIME, FOREVER, WITHIN], ids=["time", "forever", "within"])
 @settings(max_examples=fewer(150), deadline=None)
 @given(
