@@ -18,8 +18,8 @@ COLLECTED = "collected"  # the column with the lists
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedValues:
-    """What `calls` of aggregate functions read of a row is the struct `row`. `bound` are the same
-    calls of an element of a list of such structs.
+    """The struct `row` holds what `calls` of aggregate functions read of a row. `bound` holds the
+    same calls of an element of a list of such structs.
     """
 
     row: Any

@@ -1,4 +1,4 @@
-"""What a process does without, it does not import: memory and time of each start."""
+"""Processes do not import packages that they do not use, which takes memory and time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MASTERS = "dispatcher.__main__, resourcemanager.__main__, jobmaster.__main__"
     ("modules", "without"),
     [
         ("firesteel.client.cli, firesteel.client.client, firesteel.client.render", "pyarrow"),
-        ("jobmaster.__main__", "pyarrow"),  # without checkpoints; half of what it would import
+        ("jobmaster.__main__", "pyarrow"),  # unless it has checkpoints
         (MASTERS, "rich"),
         ("taskexecutor.__main__, taskexecutor.executor.__main__", "rich"),
         ("firesteel.environment", "sqlglot"),
