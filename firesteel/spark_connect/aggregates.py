@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -42,6 +42,7 @@ from firesteel.spark_connect.time_windows import TimeWindow, time_window
 
 _BY_TIME = frozenset({"First", "Last"})  # aggregate functions; also any_value, which is first
 _ORDERED = frozenset({"ListAgg"})  # whose arguments include the order of rows
+_LISTS = frozenset({"CollectList", "CollectSet"})  # whose results are as large as what they read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,9 +268,9 @@ class Aggregates:
             stream=stream, attributes=[*parts, *attributes], names=[*names, *columns], plan=after
         )
 
-    def _called(self, calls: Sequence[Any]) -> _Called:
-        """Returns the aggregate calls as SQL over columns. Those whose results cannot be updated
-        are computed of the values that the aggregate collects.
+    def _called(self, calls: Sequence[Any], collects: Container[str] = ()) -> _Called:
+        """Returns the aggregate calls as SQL over columns. Those whose results cannot be updated,
+        and the functions `collects`, are computed of the values that the aggregate collects.
         """
         catalyst = self._catalyst
         inputs: list[Any] = []
@@ -285,13 +286,15 @@ class Aggregates:
                     " use applyInPandasWithState or transformWithState"
                 )
             used = list(inputs)
-            text = self._sql(call, function, name, used)
+            text = None if name in collects else self._sql(call, function, name, used)
             if text is not None and (name in _BY_TIME or _is_updated(text)):
                 inputs = used
                 updated.append(call)
                 expressions.append(f"{text} AS {self._names.result(call)}")
             else:
                 whole.append(call)
+        if whole and not collects:  # the rows from collected values hold the other results
+            return self._called(calls, _LISTS)
         collected = None
         if whole:
             collected = CollectedValues.of(catalyst, whole)

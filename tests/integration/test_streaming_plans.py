@@ -148,7 +148,9 @@ def test_values_are_collected_for_functions_whose_result_cannot_be_updated(
     orders: DataFrame, called: Callable[[], Column]
 ) -> None:
     function = called()
-    by_window = orders.groupBy(F.window("at", "1 hour")).agg(F.sum("id"), function)
+    by_window = orders.groupBy(F.window("at", "1 hour")).agg(
+        F.collect_set("id"), F.sum("id"), function
+    )
     observed = orders.observe("seen", F.count("*"), function)
     for query in (by_window, observed):
         found = specs(planned(query, static_rows=no_metrics))
