@@ -20,7 +20,8 @@ class FileSink(Sink):
     `format`: "parquet" (option compression, for all columns; by default, Snappy for the columns
     that it shrinks), "orc" (compression), "csv" (header, sep, escape), "json" (one object per line;
     decimals as strings and bytes in base64, as spark.read expects them; with ignoreNullFields, no
-    fields that are null) or "text" (one column of strings, a line each). To read CSV with quotes or
+    fields that are null) or "text" (one column of strings, a line each). With the option
+    compression, the last three are written through "gzip" or "bzip2". To read CSV with quotes or
     line breaks in strings, pass escape='"' and multiLine=True to spark.read; the former is not
     needed if the option `escape` of the sink is a backslash. With floats that are not finite, pass
     nanValue="nan", positiveInf="inf" and negativeInf="-inf".

@@ -58,10 +58,11 @@ UID = "sink"  # of the sink, under which its state is restored
 FILES = ("csv", "json", "orc", "parquet", "text")
 # The options of file formats that FileSink has, and those that would change what it writes.
 _FILE_OPTIONS = {
-    "csv": ("header", "sep", "delimiter"),
-    "json": ("ignorenullfields",),
+    "csv": ("compression", "header", "sep", "delimiter"),
+    "json": ("compression", "ignorenullfields"),
     "orc": ("compression",),
     "parquet": ("compression",),
+    "text": ("compression",),
 }
 _UNSUPPORTED_FILE_OPTIONS = frozenset(
     {
@@ -351,7 +352,7 @@ def _files(
     if format == "csv":
         given |= {"header": given.get("header", "false"), "escape": "\\"}  # as Spark's writer
     if format == "json":
-        given = {"ignoreNullFields": given.get("ignorenullfields", "true")}
+        given |= {"ignoreNullFields": given.pop("ignorenullfields", "true")}
     partition_by = tuple(request.partitioning_column_names)
     try:
         sink = FileSink(path, format=format, options=given, partition_by=partition_by)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
 import os
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -233,6 +236,28 @@ def test_csv_and_json(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("codec", "extension", "opened"),
+    [("gzip", ".gz", gzip.open), ("bzip2", ".bz2", bz2.open), ("none", "", open)],
+)
+@pytest.mark.parametrize(
+    ("format", "suffix", "last"),
+    [("csv", ".csv", '"b"\n'), ("json", ".json", '{"s":"b"}\n'), ("text", ".txt", "b\n")],
+)
+def test_texts_are_compressed(
+    tmp_path: Path, format: str, suffix: str, last: str, codec: str, extension: str, opened: Any
+) -> None:
+    sink = FileSink(str(tmp_path), format=format, options={"compression": codec})
+    batch = pa.record_batch({"s": ["a", "b"]})
+    harness = OperatorHarness(writing(sink), [batch.schema]).open()
+    harness.process(batch)
+    harness.end()
+    (part,) = visible(tmp_path)
+    assert part.name.endswith(suffix + extension)
+    with opened(part, "rt") as lines:
+        assert list(lines)[-1] == last
+
+
 def test_json_may_omit_null_fields(tmp_path: Path) -> None:
     inner = pa.struct({"x": pa.int64(), "y": pa.string()})
     rows = [
@@ -400,8 +425,9 @@ def test_options_that_make_no_sense_are_found_before_data_flows(tmp_path: Path) 
         (
             "json",
             {"header": "true"},
-            "format json has no option 'header'; it has: ignoreNullFields",
+            "format json has no option 'header'; it has: compression, ignoreNullFields",
         ),
+        ("text", {"compression": "zip"}, "allowed: none, uncompressed, gzip, bzip2"),
     ):
         with pytest.raises(FiresteelError, match=message):
             check(format, **options)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,17 +22,19 @@ _ONE_CHARACTER = "."
 _GREGORIAN = date(1582, 10, 15)  # the first day of the calendar
 _CODECS = "none|snappy|gzip|brotli|zstd|lz4"
 _ORC_CODECS = "none|uncompressed|snappy|zlib|zstd|lz4"
+_TEXT_CODECS = "none|uncompressed|gzip|bzip2"
 _OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of allowed values
     "csv": {
+        "compression": _TEXT_CODECS,
         "header": "true|false",
         "sep": _ONE_CHARACTER,
         "delimiter": _ONE_CHARACTER,
         "escape": r'"|\\',
     },
-    "json": {"ignoreNullFields": "true|false"},
+    "json": {"compression": _TEXT_CODECS, "ignoreNullFields": "true|false"},
     "orc": {"compression": _ORC_CODECS},
     "parquet": {"compression": _CODECS},
-    "text": {},
+    "text": {"compression": _TEXT_CODECS},
 }
 
 
@@ -279,11 +283,68 @@ def _check_text(schema: pa.Schema) -> None:
         )
 
 
+class _CompressedWriter:
+    """Writes a format of text through a codec."""
+
+    def __init__(
+        self, create: _Create, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]
+    ) -> None:
+        self._compressed: Any = _CODECS_OF_TEXT[options["compression"].lower()].open(stream)
+        self._writer = create(self._compressed, first, options)
+
+    def suits(self, table: pa.Table) -> bool:
+        return self._writer.suits(table)
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._compressed.close()
+
+
+class _Codec(NamedTuple):
+    extension: str
+    open: Callable[[BinaryIO], Any]  # returns a stream that leaves the given one open
+
+
+_CODECS_OF_TEXT = {
+    "gzip": _Codec(".gz", lambda stream: gzip.GzipFile("", "wb", fileobj=stream, mtime=0)),
+    "bzip2": _Codec(".bz2", lambda stream: bz2.BZ2File(stream, "wb")),
+}
+
+
+_Create = Callable[[BinaryIO, pa.Table, Mapping[str, str]], TableWriter]
+
 # By format: creates the writer from a stream, the first table, and options.
-WRITERS: dict[str, Callable[[BinaryIO, pa.Table, Mapping[str, str]], TableWriter]] = {
+WRITERS: dict[str, _Create] = {
     "parquet": ParquetWriter,
     "csv": _CsvWriter,
     "json": _JsonWriter,
     "orc": _OrcWriter,
     "text": _TextWriter,
 }
+
+
+def new_writer(
+    format: str, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]
+) -> TableWriter:
+    """Creates a writer whose first table is `first`. It does not close the stream."""
+    if _codec_of_text(format, options) is not None:
+        return _CompressedWriter(WRITERS[format], stream, first, options)
+    return WRITERS[format](stream, first, options)
+
+
+def extension_of(format: str, options: Mapping[str, str]) -> str:
+    """Returns the end of the names of files, such as ".json.gz", from which Spark infers the
+    codec.
+    """
+    codec = _codec_of_text(format, options)
+    extension = ".txt" if format == "text" else f".{format}"
+    return extension if codec is None else extension + codec.extension
+
+
+def _codec_of_text(format: str, options: Mapping[str, str]) -> _Codec | None:
+    if _OPTIONS[format].get("compression") != _TEXT_CODECS:
+        return None
+    return _CODECS_OF_TEXT.get(options.get("compression", "none").lower())

@@ -39,7 +39,12 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.connectors.checks import check_writable, known_schema
-from taskexecutor.executor.connectors.files.formats import WRITERS, TableWriter, check_format
+from taskexecutor.executor.connectors.files.formats import (
+    TableWriter,
+    check_format,
+    extension_of,
+    new_writer,
+)
 from taskexecutor.executor.connectors.files.partitions import partitions_of, without_partitions
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
@@ -78,6 +83,7 @@ class FileWriter(SinkWriter):
         self._sink = sink
         self._context = context
         self._folder = Path(sink.path)
+        self._extension = extension_of(sink.format, sink.options)
         self._count = 0
         # By the folder of its partition: the file that is written, the oldest first.
         self._files: dict[str, _PartFile] = {}
@@ -161,7 +167,7 @@ class FileWriter(SinkWriter):
         number = f"{self._count}"
         if self._context.checkpoints:  # keep files of earlier attempts
             number = f"{self._context.task.attempt}-{number}"
-        name = f"{_committed_prefix(self._context)}{number}.{self._sink.format}"
+        name = f"{_committed_prefix(self._context)}{number}{self._extension}"
         self._count += 1
         attempt = self._context.task.attempt_id[:12]
         return _PartFile(
@@ -258,7 +264,7 @@ class _PartFile:
         try:
             with _explained(path):
                 self._stream = _create_locked(path)
-                self._writer = WRITERS[sink.format](self._stream, first, sink.options)
+                self._writer = new_writer(sink.format, self._stream, first, sink.options)
         except BaseException:
             self.discard()  # nothing else refers to it yet
             raise
