@@ -182,6 +182,7 @@ TABLE = """
 
     def fill(name="heard", format="parquet"):
         writer = words.select("n", "word").writeStream.format(format).partitionBy("word")
+        writer = writer.option("compression", {"json": "gzip"}.get(format, "snappy"))
         writer = writer.option("path", f"{folder}/table")
         writer = writer.option("checkpointLocation", f"{folder}/{name}-state")
         writer.trigger(availableNow=True).toTable(name).awaitTermination()
