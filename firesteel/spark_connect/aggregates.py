@@ -287,6 +287,11 @@ class Aggregates:
                 )
             used = list(inputs)
             text = None if name in collects else self._sql(call, function, name, used)
+            if text is None and name in _BY_TIME:  # collected values have no order of times
+                raise InvalidProgram(
+                    f"{call.sql()}: its options are not supported on streams; use"
+                    " min_by(value, time) or max_by(value, time)"
+                )
             if text is not None and (name in _BY_TIME or _is_updated(text)):
                 inputs = used
                 updated.append(call)
