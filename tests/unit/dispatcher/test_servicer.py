@@ -673,6 +673,11 @@ async def test_a_drain_reports_a_resource_manager_that_stops(
     await server.stop(0)
 
 
+async def test_a_savepoint_needs_a_job_master(client: Client) -> None:
+    with pytest.raises(FiresteelError, match=f"job {JOB} is RUNNING and has no JobMaster yet"):
+        await asyncio.to_thread(client.savepoint, JOB)
+
+
 async def test_only_savepoints_that_no_job_needs_are_deleted(
     client: Client, dispatcher: Dispatcher, tmp_path: Path
 ) -> None:
@@ -717,5 +722,3 @@ async def test_only_savepoints_that_no_job_needs_are_deleted(
     await asyncio.to_thread(client.cancel, graph.job_id)
     await asyncio.to_thread(client.dispose_savepoint, unknown)
     assert not Path(unknown).exists()
-    with pytest.raises(FiresteelError, match=f"job {JOB} is RUNNING and has no JobMaster yet"):
-        await asyncio.to_thread(client.savepoint, JOB)
