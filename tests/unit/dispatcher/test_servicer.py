@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -15,6 +16,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from dispatcher.core import processes
 from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobStatusChanged
 from dispatcher.job_store import Fenced, JobStore
 from dispatcher.results import ResultStore
@@ -679,8 +681,10 @@ async def test_a_savepoint_needs_a_job_master(client: Client) -> None:
 
 
 async def test_only_savepoints_that_no_job_needs_are_deleted(
-    client: Client, dispatcher: Dispatcher, tmp_path: Path
+    client: Client, dispatcher: Dispatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processes, "STARTS_BEFORE_GIVING_UP", sys.maxsize)  # its jobs do not end
+
     def directory(name: str, *, savepoint: bool) -> str:
         content = metadata.encode(
             metadata.CheckpointMetadata(
