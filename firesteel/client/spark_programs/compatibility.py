@@ -118,7 +118,9 @@ def _quiet_errors() -> Iterator[None]:
     """Keeps PySpark from logging each error of a query, which it also raises, as one line of JSON
     with the JVM's stack.
     """
-    logger = logging.getLogger("SQLQueryContextLogger")
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
