@@ -215,6 +215,8 @@ class Kafka:
             "num.network.threads": 2,
             "num.io.threads": 4,
             "log.cleaner.dedupe.buffer.size": 8_388_608,
+            # Tests write records of any time; none of them is too old to keep.
+            "log.retention.ms": -1,
         }
 
     def _access(self) -> dict[str, object]:
