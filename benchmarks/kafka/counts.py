@@ -26,6 +26,7 @@ from benchmarks.kafka.latency import (
     Latency,
     check_time,
     consumer_of,
+    producer_of,
     until_end,
     wait_for_first,
 )
@@ -78,7 +79,7 @@ def run(steps: Steps) -> Iterator[dict[str, Any]]:
 def _latency(engine: str, kafka: Kafka) -> Latency:
     source, to = (create_topic(kafka, partitions=PARTITIONS) for _ in range(2))
     with _running(engine, [kafka.bootstrap, source, to]) as process, consumer_of(kafka, to) as out:
-        producer = Producer({**kafka.settings(), "linger.ms": 0})
+        producer = producer_of(kafka)
         wait_for_first(process, producer, source, out, b"-1", all_come=False)
         produced_ns = np.zeros(WARM_RECORDS + RECORDS, np.int64)
         sender = threading.Thread(target=_send, args=(producer, source, produced_ns), daemon=True)

@@ -1,8 +1,7 @@
 """Measures the time from a producer through a job to a `read_committed` consumer, at 1,000
 records/s.
 
-Each record holds the time at which it was produced. Producer and consumer are here, with librdkafka
-as it is by default, except that the producer does not linger.
+Each record holds the time at which it was produced. Producer and consumer are here.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _latency(engine: str, kafka: Kafka, case: Case) -> Latency:
     source, to = (create_topic(kafka, partitions=PARTITIONS) for _ in range(2))
     arguments = [kafka.bootstrap, source, to, case.delivery, case.interval]
     with _running(engine, arguments) as process, consumer_of(kafka, to) as consumer:
-        producer = Producer({**kafka.settings(), "linger.ms": 0})
+        producer = producer_of(kafka)
         wait_for_first(process, producer, source, consumer, b"-1 0")
         sender = threading.Thread(target=_send, args=(producer, source), daemon=True)
         sender.start()
@@ -130,6 +129,14 @@ def until_end(started: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[byt
                 process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def producer_of(kafka: Kafka) -> Producer:
+    """Returns a producer that does not linger. Like Kafka's own, it has at most five requests
+    underway: without this limit, each record is a request of its own, and a busy broker never
+    catches up.
+    """
+    return Producer({**kafka.settings(), "linger.ms": 0, "enable.idempotence": True})
 
 
 @contextmanager

@@ -131,12 +131,11 @@ class Authentication:
             if identity.own_jobs and access.for_owners:
                 self._check_owner(identity, job_id)
         except _Refused as refused:
-            if too_many := self._failed_too_often(refused, context):
+            address = self._address(context)
+            if too_many := self._failed_too_often(refused, address):
                 await abort(context, Reason.TOO_MANY_CALLS, too_many)
-            log.warning(
-                "refused a call", peer=self._address(context), method=name, reason=str(refused)
-            )
-            self._record(name, context, refused.identity, job_id, refused.reason.name)
+            log.warning("refused a call", peer=address, method=name, reason=str(refused))
+            self._record(name, address, refused.identity, job_id, refused.reason.name)
             await abort(context, refused.reason, str(refused), **refused.metadata)
         answering.set(identity)
         if not access.audited:
@@ -146,6 +145,7 @@ class Authentication:
     @contextlib.contextmanager
     def _audited(self, name: str, context: Any, identity: Identity, job_id: str) -> Iterator[None]:
         """Records how the call ends."""
+        address = self._address(context)  # gRPC may crash if asked after the call's end
         outcome = grpc.StatusCode.CANCELLED.name
         try:
             yield
@@ -154,7 +154,7 @@ class Authentication:
             outcome = context.code().name
             raise
         finally:
-            self._record(name, context, identity, job_id, outcome)
+            self._record(name, address, identity, job_id, outcome)
 
     def _identity(self, context: Any) -> Identity:
         """Returns who calls. Raises _Refused if that is not proved."""
@@ -177,11 +177,11 @@ class Authentication:
         if self._limits is not None and (too_many := self._limits.called(identity)):
             raise _Refused(Reason.TOO_MANY_CALLS, too_many, identity)
 
-    def _failed_too_often(self, refused: _Refused, context: Any) -> str:
+    def _failed_too_often(self, refused: _Refused, address: str) -> str:
         """Returns why a refused call is neither logged nor audited, or an empty text."""
         if self._limits is None or refused.identity is not None:
             return ""
-        return self._limits.failed(self._address(context))
+        return self._limits.failed(address)
 
     def _check_owner(self, identity: Identity, job_id: str) -> None:
         """Raises _Refused unless the caller owns the job."""
@@ -209,14 +209,14 @@ class Authentication:
         return str(context.peer())
 
     def _record(
-        self, name: str, context: Any, identity: Identity | None, job_id: str, outcome: str
+        self, name: str, address: str, identity: Identity | None, job_id: str, outcome: str
     ) -> None:
         if self._audit is not None:
             self._audit(
                 Call(
                     method=name,
                     identity=identity,
-                    peer=self._address(context),
+                    peer=address,
                     job_id=job_id,
                     outcome=outcome,
                 )
