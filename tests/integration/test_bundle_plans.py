@@ -27,12 +27,14 @@ from firesteel.operators import (
     TumblingSpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import NotReusable
 from taskexecutor.executor.columnar.columns import rows, slabs
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
+from taskexecutor.executor.columnar.grouping.merging import merge_partials
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
@@ -181,11 +183,23 @@ def test_texts_are_aggregated_without_sorting_all_rows(engine: SparkEngine, most
     kept.close()
 
 
+def parsed_aggregate(*aggregates: str, window: WindowSpec = SECONDS) -> PartialWindowAggregateSpec:
+    return PartialWindowAggregateSpec(
+        key_columns=("k",),
+        window=window,
+        time_column="t",
+        aggregates=parse_aggregates(aggregates),
+    )
+
+
+@pytest.mark.parametrize("rows", [1, choose.FEW_ROWS])
 @pytest.mark.parametrize("window", [TumblingSpec(size_us=10), SessionSpec(gap_us=10)])
-def test_a_window_of_rows_without_a_time_fails(engine: SparkEngine, window: WindowSpec) -> None:
-    stage = SparkTransformStage([window_aggregate("count(1)", window=window)], None)
+def test_a_window_of_rows_without_a_time_fails(
+    engine: SparkEngine, window: WindowSpec, rows: int
+) -> None:
+    stage = SparkTransformStage([parsed_aggregate("count(*) AS n", window=window)], None)
     harness = OperatorHarness(stage, [SCHEMA], spark=engine.session).open()
-    harness.process(batch([{"k": "a", "x": 1, "t": t} for t in (5, None)]))
+    harness.process(batch([{"k": "a", "x": 1, "t": t} for t in (*[5] * rows, None)]))
     with pytest.raises(FiresteelError, match="event time column 't' is null in some rows; drop"):
         harness.flush()
     harness.close()
@@ -243,6 +257,26 @@ def test_plans_that_may_not_be_cached(engine: SparkEngine, function: Any, reason
     assert (counts.made, counts.cached_runs) == (2, 0)
     assert reason in counts.not_cached
     assert counts.choice == Choice("", choose.NEW_PLAN, f"plan: {counts.not_cached}")
+
+
+def test_only_large_bundles_are_grouped_before_the_exchange(engine: SparkEngine) -> None:
+    spec = parsed_aggregate("count(*) AS n", "sum(x) AS total", "max(x + 1) AS most")
+    operator = SparkTransformStage([spec], None)
+    harness = OperatorHarness(operator, [SCHEMA], spark=engine.session).open()
+    sizes = (3, choose.FEW_ROWS, choose.FEW_ROWS + 1, 2, 5 * choose.FEW_ROWS)
+    emitted: list[int] = []
+    for size in sizes:
+        harness.process(batch([{"k": "ab"[x % 2], "x": x, "t": 0} for x in range(size)]))
+        harness.flush()
+        emitted.append(len(harness.rows()) - sum(emitted))
+    harness.end()
+    assert emitted == [3, choose.FEW_ROWS, 2, 2, 2]
+    merges = spec.merges | {"_rows": "sum"}
+    table = pa.Table.from_pylist(harness.rows())
+    merged = merge_partials(table, ["k", "window_start", "window_end"], merges)
+    counts = {row["k"]: row["_rows"] for row in merged.to_pylist()}
+    assert counts == {"a": sum((n + 1) // 2 for n in sizes), "b": sum(n // 2 for n in sizes)}
+    assert harness.metrics.plan_counts.made == 2
 
 
 TWICE = pa.schema([("x", pa.int64()), ("X", pa.int64())])  # one name, by Spark's rules

@@ -5,6 +5,7 @@ numbers.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -35,7 +36,10 @@ from taskexecutor.executor.columnar.cached_plans.leaf_columns import (
     leaf_columns,
 )
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import temporary_conf
-from taskexecutor.executor.columnar.cached_plans.row_partials import row_partials
+from taskexecutor.executor.columnar.cached_plans.row_partials import (
+    row_partials,
+    rows_as_partials,
+)
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.columns.rows import frame
 from taskexecutor.executor.columnar.grouping.merging import merge_partials, merges_of
@@ -91,6 +95,12 @@ GROUPED = [
     "sum(CAST(n AS DECIMAL(20, 0))) AS g6",
     "avg(price * 123456789012.12) AS g7",  # more digits than doubles have
 ]
+BY_ROW = [
+    *(each for each in GROUPED if not re.search("DISTINCT|collect_|raw|_by", each)),
+    "sum(n * 2 + small) FILTER (WHERE flag) AS h1",
+    "avg(ratio * 2) AS h2",
+    "max(day + 1) AS h3",
+]
 BY_SPARK = [
     "count(DISTINCT ratio) AS a",  # two zeros, and NaN
     "min(struct(ratio, word)) AS a",
@@ -114,17 +124,22 @@ def aggregate_spec(
 
 
 def cached_plan(
-    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None, aggregates: list[str]
+    engine: SparkEngine,
+    keys: tuple[str, ...],
+    window: WindowSpec | None,
+    aggregates: list[str],
+    *,
+    by_row: bool = False,
 ) -> tuple[BundlePlans, PartialWindowAggregateSpec, ColumnBundles]:
     spec = aggregate_spec(keys, window, aggregates)
     doubled = TransformSpec(function=lambda df: df.withColumn("small", df.small + df.small))
-    plans = BundlePlans(engine, ROWS, [doubled, spec], PlanMeter(TaskClock()))
+    plans = BundlePlans(engine, ROWS, [doubled, spec], PlanMeter(TaskClock()), by_row=by_row)
     plans.make()
     assert isinstance(plans._plan, ColumnBundles)
     return plans, spec, plans._plan
 
 
-@pytest.mark.parametrize(
+KEYS_AND_WINDOWS = pytest.mark.parametrize(
     ("keys", "window"),
     [
         (("key", "part"), None),
@@ -133,24 +148,70 @@ def cached_plan(
     ],
     ids=str,
 )
+
+
+@KEYS_AND_WINDOWS
 def test_rows_grouped_by_arrow_equal_rows_grouped_by_spark(
     engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
 ) -> None:
     kept, spec, plan = cached_plan(engine, keys, window, GROUPED)
     assert plan.cached.grouping is not None
     for rows in (some_rows(1), some_rows(2, 3), some_rows(3, 1)):
-        with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
-            table(rows).to_batches()
-        ) as frame:
-            small = frame.withColumn("small", frame.small + frame.small)
-            right = composed.partial_window_aggregate(small, spec, cores=1)
-            schema = to_arrow(right.schema)
-            expected = right.toArrow().cast(schema).to_pylist()
-        (found,) = kept.run(table(rows).to_batches(), schema, "test")
-        assert found.schema == schema
+        expected = grouped_by_spark(engine, rows, spec)
+        (found,) = kept.run(table(rows).to_batches(), expected.schema, "test")
+        assert found.schema == expected.schema
         order = [*keys, "window_start"]
-        assert_same(ordered(found.to_pylist(), order), ordered(expected, order))
+        assert_same(ordered(found.to_pylist(), order), ordered(expected.to_pylist(), order))
     kept.close()
+
+
+def grouped_by_spark(
+    engine: SparkEngine, rows: list[dict[str, object]], spec: PartialWindowAggregateSpec
+) -> pa.Table:
+    loader = BundleLoader(engine.session, engine.bundles, ROWS)
+    with loader.dataframe(table(rows).to_batches()) as frame:
+        small = frame.withColumn("small", frame.small + frame.small)
+        right = composed.partial_window_aggregate(small, spec, cores=1)
+        return right.toArrow().cast(to_arrow(right.schema))
+
+
+@KEYS_AND_WINDOWS
+def test_a_row_is_a_partial_result(
+    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
+) -> None:
+    plans, spec, plan = cached_plan(engine, keys, window, BY_ROW, by_row=True)
+    assert plan.cached.grouping is None
+    without_time = [row | {"at": None} for row in some_rows(3, 2)]
+    for rows in (some_rows(1), some_rows(2, 3), without_time):
+        expected = grouped_by_spark(engine, rows, spec)
+        results = list(plans.run(table(rows).to_batches(), expected.schema, "test"))
+        found = pa.Table.from_batches(results)
+        assert found.schema == expected.schema and found.num_rows == len(rows)
+        order = [*keys, *(["window_start", "window_end"] if window else [])]
+        merged = merge_partials(found, order, spec.merges | {"_rows": "sum"})
+        assert_same(ordered(merged.to_pylist(), order), ordered(expected.to_pylist(), order))
+    plans.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "window", "aggregate"),
+    [
+        (("ratio",), None, "count(*) AS a"),  # two zeros, and NaN
+        (("key",), SessionSpec(gap_us=5), "count(*) AS a"),
+        (("key",), None, "count(DISTINCT n) AS a"),
+        (("key",), None, "collect_list(n) AS a"),
+        (("key",), None, "min_by(word, at) AS a"),
+        (("key",), None, "approx_count_distinct(word) AS a"),
+        (("key",), None, "sum(CAST(price AS DECIMAL(28, 3))) AS a"),  # may have lost digits
+    ],
+)
+def test_a_row_is_no_partial_result(
+    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None, aggregate: str
+) -> None:
+    rows = composed.empty_frame(engine.session, to_spark(ROWS))
+    spec = aggregate_spec(keys, window, [aggregate])
+    aggregated = composed.partial_window_aggregate(rows, spec, cores=0)
+    assert rows_as_partials(rows, spec, aggregated) is None
 
 
 def ordered(rows: list[dict[str, object]], by: list[str]) -> list[dict[str, object]]:

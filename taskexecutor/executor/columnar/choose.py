@@ -12,6 +12,7 @@ empty text if it may be taken:
     columns_pass     Arrow columns in shared memory      Arrow messages, row by row
     source_columns   Arrow's columns enter a plan        Spark reads and computes in one plan
     grouped_outside  Firesteel groups the plan's rows    the plan does
+    leave_ungrouped  rows are merged after the exchange  they are grouped before
 
 Two decisions depend on content. Arrow's readers leave a file or a block to Spark whenever the two
 might read it differently (`readers.pieces.Differs`). A plan is cached if running it repeatedly is
@@ -40,6 +41,7 @@ PYTHON = "Python"
 
 WHOLE_BYTES = 32 * MIB  # larger bundles whose rows are related can only spill in a job
 BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores run on all of them, as a job
+FEW_ROWS = 1_000  # they are merged faster than Spark creates its hash table for an aggregate
 MOST_CSV_COLUMNS = 20_000  # Spark's limit is 20480
 
 _ARROW_FORMATS = ("csv", "parquet")
@@ -177,6 +179,11 @@ def grouped_outside(*, numbers: bool, leave: bool, unchanged: bool = False) -> s
     if not leave:
         return "its rows do not leave Spark as columns"
     return "" if unchanged or not numbers else "Spark aggregates numbers as fast"
+
+
+def leave_ungrouped(rows: int) -> str:
+    """Decides whether the rows of a bundle leave a partial aggregate without being grouped."""
+    return "" if rows <= FEW_ROWS else "groups are fewer than rows"
 
 
 def computed_by(*, spark: bool, grouped: bool) -> str:

@@ -115,12 +115,8 @@ def partial_window_aggregate(
     times: list[str] = []
     match spec.window:
         case TumblingSpec() | SlidingSpec() if spec.in_event_time:
-            size_us = spec.window.pane_us
-            grouping.append(_pane_start(spec).alias(_START_US))
-            times = [
-                f"timestamp_micros({_START_US}) AS {WINDOW_START}",
-                f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
-            ]
+            grouping.append(sql.expr(_pane_start(spec)).alias(_START_US))
+            times = [f"{text} AS {name}" for name, text in _pane(spec, _START_US).items()]
         case DynamicSessionSpec(gap=gap) if spec.in_event_time:
             time = sql.expr(event_time_us(spec.time_column, spec.time_shift_us))
             grouping.append(time.alias(_FIRST_US))
@@ -171,13 +167,19 @@ def _rows_with_partials(frame: DataFrame, spec: PartialWindowAggregateSpec) -> D
             each, kind = item.of_row[name], kinds[name].dataType
             if name in item.exact and partials[name] == item.exact[name]:
                 each = exactly(each)
-            value = each.value
             if how == "distinct":
                 assert isinstance(kind, ArrayType)
                 kind = kind.elementType
-            text = f"IF({each.condition}, {value}, {each.otherwise})" if each.condition else value
-            columns.append(sql.expr(text).cast(kind).alias(name))
+            columns.append(contribution(each).cast(kind).alias(name))
     return frame.select("*", *columns) if spec.whole_rows else frame.select(*columns)
+
+
+def contribution(each: RowPartial) -> Column:
+    from pyspark.sql import functions as sql
+
+    if not each.condition:
+        return sql.expr(each.value)
+    return sql.expr(f"IF({each.condition}, {each.value}, {each.otherwise})")
 
 
 def exactly(each: RowPartial) -> RowPartial:
@@ -187,14 +189,30 @@ def exactly(each: RowPartial) -> RowPartial:
     return replace(each, value=each.value.removeprefix("double(").removesuffix(")"))
 
 
-def _pane_start(spec: PartialWindowAggregateSpec) -> Column:
-    """Returns the pane's start in microseconds since the epoch."""
+def pane_times(spec: PartialWindowAggregateSpec) -> dict[str, Column]:
+    """Returns the columns of a row's pane, by name: none without event time."""
     from pyspark.sql import functions as sql
 
+    if not spec.in_event_time:
+        return {}
+    return {name: sql.expr(text) for name, text in _pane(spec, _pane_start(spec)).items()}
+
+
+def _pane(spec: PartialWindowAggregateSpec, start_us: str) -> dict[str, str]:
+    """Returns the SQL of the start and the end of the pane that starts at `start_us`."""
+    assert isinstance(spec.window, TumblingSpec | SlidingSpec)
+    return {
+        WINDOW_START: f"timestamp_micros({start_us})",
+        WINDOW_END: f"timestamp_micros({start_us} + {spec.window.pane_us}L)",
+    }
+
+
+def _pane_start(spec: PartialWindowAggregateSpec) -> str:
+    """Returns the SQL of the pane's start in microseconds since the epoch."""
     assert isinstance(spec.window, TumblingSpec | SlidingSpec)
     size_us, offset_us = spec.window.pane_us, spec.window.offset_us
     time_us = event_time_us(spec.time_column, spec.time_shift_us)
-    return sql.expr(f"{time_us} - pmod({time_us} - {offset_us}L, {size_us}L)")
+    return f"({time_us} - pmod({time_us} - {offset_us}L, {size_us}L))"
 
 
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:

@@ -31,7 +31,11 @@ from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
 from taskexecutor.executor.columnar.cached_plans.passthrough import Passthrough, passthrough_of
-from taskexecutor.executor.columnar.cached_plans.row_partials import GivenRows, row_partials
+from taskexecutor.executor.columnar.cached_plans.row_partials import (
+    GivenRows,
+    row_partials,
+    rows_as_partials,
+)
 from taskexecutor.executor.columnar.cached_plans.table_versions import TableVersion, pinned
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
 from taskexecutor.executor.columnar.jvm.engine import engine_of
@@ -119,6 +123,10 @@ class NotReusable(Exception):
     """A plan must not be cached; the message is the reason."""
 
 
+class NotMergedByRow(NotReusable):
+    """The rows of an aggregate have to be grouped."""
+
+
 class Origin(NamedTuple):
     """The origin of a plan."""
 
@@ -156,6 +164,7 @@ def reusable_plan(
     allowed: frozenset[str],
     *,
     by_arrow: Callable[[GivenRows], bool] = lambda _: False,
+    by_row: bool = False,
     whole: bool = False,
 ) -> ReusablePlan:
     """Returns the group's plan over `leaf`. Calls the functions of the program, first on `empty`, a
@@ -163,11 +172,11 @@ def reusable_plan(
 
     `allowed` are the classes of nodes that the physical plan may have, besides those of the partial
     aggregate. `by_arrow` decides whether the rows' contributions are grouped after the plan.
-    `whole`: the plan gets all rows that it relates in one partition, so it is cached without its
-    shuffles.
+    `by_row`: they are not grouped, each row is a partial result. `whole`: the plan gets all rows
+    that it relates in one partition, so it is cached without its shuffles.
     """
     with pinned() as tables:
-        return _reusable_plan(session, leaf, empty, specs, allowed, tables, by_arrow, whole)
+        return _reusable_plan(session, leaf, empty, specs, allowed, tables, by_arrow, by_row, whole)
 
 
 def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
@@ -197,6 +206,7 @@ def _reusable_plan(
     allowed: frozenset[str],
     tables: Mapping[str, TableVersion],
     by_arrow: Callable[[GivenRows], bool],
+    by_row: bool,
     whole: bool,
 ) -> ReusablePlan:
     if _runs_jobs(session, empty, specs) and not (
@@ -223,14 +233,19 @@ def _reusable_plan(
     if frame is not rows:
         aggregate = aggregate_of(specs)
         assert aggregate is not None
-        given = row_partials(rows, aggregate, frame)
-        if given is not None and by_arrow(given):
+        given = None if by_row else row_partials(rows, aggregate, frame)
+        if by_row:
+            each = rows_as_partials(rows, aggregate, frame)
+            if each is None:
+                raise NotMergedByRow("its rows would not merge to exactly Spark's results")
+            rows = each
+        elif given is not None and by_arrow(given):
             rows = given.frame
             physical = rows._jdf.queryExecution().executedPlan()
             _check(physical, allowed, held)
             held_tables = tuple(tables.values())
             return ReusablePlan(frame, rows, physical, held_tables, origin, given.grouping)
-    found = passthrough_of(session, rows) if frame is rows else None
+    found = passthrough_of(session, rows) if frame is rows or by_row else None
     if found is not None:
         passes, rows = found
         physical = rows._jdf.queryExecution().executedPlan()
@@ -244,14 +259,16 @@ def _reusable_plan(
             passthrough=passes,
             deterministic=bool(analyzed.deterministic()),
         )
-    _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
-    plan = frame._jdf.queryExecution().executedPlan()
-    if frame is not rows:
+    plan = rows._jdf.queryExecution().executedPlan()
+    _check(plan, allowed, held)
+    if frame is not rows and not by_row:
+        rows = frame
+        plan = rows._jdf.queryExecution().executedPlan()
         _check(plan, allowed | _AGGREGATION | {_EXCHANGE}, held)
         # Set for this thread, because new nodes request it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
-    return ReusablePlan(frame, frame, plan, tuple(tables.values()), origin)
+    return ReusablePlan(frame, rows, plan, tuple(tables.values()), origin)
 
 
 def is_still(session: Any, cached: ReusablePlan, specs: Sequence[Spec]) -> bool:

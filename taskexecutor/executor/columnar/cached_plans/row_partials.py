@@ -5,14 +5,17 @@ Spark's hash table of numbers is part of its generated loop and is the fastest o
 and structs are objects of a slower table, one by one, with a set for each condition of a
 `count(DISTINCT x) FILTER (WHERE ...)`. So are sums of decimals that exceed a `long`: two
 BigDecimals for each row. For these, the plan ends with the keys, the pane and each row's
-contributions to the partial results; rows leave as columns, and `aggregation.row_partials` groups
+contributions to the partial results; rows leave as columns, and `grouping.row_partials` groups
 them.
+
+A bundle of few rows is not grouped at all: each row is a partial result. Spark's hash table takes
+longer to create than a thousand rows to merge later.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,24 +60,12 @@ def row_partials(
     kinds = {field.name: field.dataType for field in aggregated.schema.fields}
     schema = to_arrow(aggregated.schema)
     merges = spec.merges
-    latest = {LATEST: RowPartial(composed.quoted(spec.latest))} if spec.latest else {}
-    of_row = latest | {
-        name: composed.exactly(each)
-        if name in item.exact and _is_decimal(kinds.get(name))
-        else each
-        for item in spec.aggregates
-        for name, each in item.of_row.items()
-    }
+    of_row = _contributions(spec, kinds)
     numbers = all(_is_number(schema.field(name).type) for name in merges)
     if (
-        len(kinds) < len(schema)
-        or isinstance(spec.window, SessionSpec)
+        isinstance(spec.window, SessionSpec)
         or (numbers and not all(map(_may_be_column, of_row.values())))
-        or not all(_is_key(kinds[name]) for name in schema.names[: len(spec.key_columns)])
-        or not all(
-            name in of_row and _merges(how, kinds[name], schema.field(name).type)
-            for name, how in merges.items()
-        )
+        or not _merge_exactly(spec, of_row, kinds, schema)
     ):
         return None
     from pyspark.sql import functions as sql
@@ -120,6 +111,65 @@ def row_partials(
     return GivenRows(columns.frame(), grouping, numbers)
 
 
+def may_merge_by_row(spec: PartialWindowAggregateSpec) -> bool:
+    """Returns whether the aggregate only has sums and extremes, which `rows_as_partials` needs."""
+    sessions = spec.in_event_time and isinstance(spec.window, SessionSpec)
+    return not sessions and _EXTREMES.union({"sum"}).issuperset(spec.merges.values())
+
+
+def rows_as_partials(
+    rows: DataFrame, spec: PartialWindowAggregateSpec, aggregated: DataFrame
+) -> DataFrame | None:
+    """Returns a partial result for each of `rows`, with the columns of `aggregated`; None if they
+    would not merge to exactly what Spark computes.
+    """
+    from pyspark.sql import functions as sql
+
+    kinds = {field.name: field.dataType for field in aggregated.schema.fields}
+    of_row = _contributions(spec, kinds)
+    schema = to_arrow(aggregated.schema)
+    if not (may_merge_by_row(spec) and _merge_exactly(spec, of_row, kinds, schema)):
+        return None
+    partials = {name: composed.contribution(of_row[name]).cast(kinds[name]) for name in spec.merges}
+    partials[composed.ROWS] = sql.lit(1).cast(kinds[composed.ROWS])
+    columns = {name: composed.column(name) for name in spec.key_columns}
+    columns |= composed.pane_times(spec) | partials
+    return rows.select(*(each.alias(name) for name, each in columns.items()))
+
+
+def _contributions(
+    spec: PartialWindowAggregateSpec, kinds: Mapping[str, DataType]
+) -> dict[str, RowPartial]:
+    """Returns the contribution of a row to each partial column."""
+    latest = {LATEST: RowPartial(composed.quoted(spec.latest))} if spec.latest else {}
+    return latest | {
+        name: composed.exactly(each)
+        if name in item.exact and _is_decimal(kinds.get(name))
+        else each
+        for item in spec.aggregates
+        for name, each in item.of_row.items()
+    }
+
+
+def _merge_exactly(
+    spec: PartialWindowAggregateSpec,
+    of_row: Mapping[str, RowPartial],
+    kinds: Mapping[str, DataType],
+    schema: pa.Schema,
+) -> bool:
+    """Returns whether the contributions of rows merge to exactly what Spark computes from the rows.
+    `kinds` and `schema` are those of the partial results.
+    """
+    return (
+        len(kinds) == len(schema)  # distinct names
+        and all(_is_key(kinds[name]) for name in spec.key_columns)
+        and all(
+            name in of_row and _merges(how, kinds[name], schema.field(name).type)
+            for name, how in spec.merges.items()
+        )
+    )
+
+
 class _Columns:
     """The columns of contributions, in order."""
 
@@ -138,7 +188,7 @@ class _Columns:
         """Returns the index of each row's contribution, as a value of this type."""
         key = each, kind.simpleString()
         if key not in self._given:
-            self._given[key] = self.add(_given(each).cast(kind))
+            self._given[key] = self.add(composed.contribution(each).cast(kind))
         return self._given[key]
 
     def with_values(self, condition: str) -> int | None:
@@ -152,7 +202,7 @@ class _Columns:
         for (given, _), place in self._given.items():
             if given == each:
                 return place
-        schema = self._rows.select(_given(each)).schema
+        schema = self._rows.select(composed.contribution(each)).schema
         if not _is_number(to_arrow(schema).field(0).type):
             return None
         return self.given(each, schema.fields[0].dataType)
@@ -175,7 +225,7 @@ class _Columns:
         """
         conditions = list(dict.fromkeys(condition for _, condition in wanted))
         counts = "" if "" in conditions else " OR ".join(f"({each})" for each in conditions)
-        place = self.add(_given(RowPartial(value, counts)))
+        place = self.add(composed.contribution(RowPartial(value, counts)))
         lists = tuple((name, conditions.index(condition)) for name, condition in wanted)
         if len(conditions) == 1:
             return Values(place, lists, None)
@@ -183,14 +233,6 @@ class _Columns:
 
     def frame(self) -> DataFrame:
         return self._rows.select(*self._columns)
-
-
-def _given(each: RowPartial) -> Column:
-    from pyspark.sql import functions as sql
-
-    if not each.condition:
-        return sql.expr(each.value)
-    return sql.expr(f"IF({each.condition}, {each.value}, {each.otherwise})")
 
 
 def _row_kind(how: str, kind: DataType) -> DataType:

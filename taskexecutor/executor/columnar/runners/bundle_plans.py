@@ -19,6 +19,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
     WHOLE,
+    NotMergedByRow,
     NotReusable,
     attempted,
     is_still,
@@ -48,10 +49,14 @@ class BundlePlans:
         specs: Sequence[Spec],
         meter: PlanMeter,
         *,
+        by_row: bool = False,
         whole: bool = False,
     ) -> None:
-        """`whole`: the plan relates the rows of a bundle to each other."""
+        """`by_row`: each row is a partial result of the aggregate, the last operator. `whole`: the
+        plan relates the rows of a bundle to each other.
+        """
         self._engine = engine
+        self._by_row = by_row
         self._whole = whole
         self._meter = meter
         self._schema = schema  # of the bundles
@@ -60,7 +65,8 @@ class BundlePlans:
         self._specs = tuple(specs)
         self._attempts = ATTEMPTS if schema.names else 0
         self._plan: ColumnBundles | MessageBundles | None = None
-        self._key = cache_key(self._spark_schema, specs, "whole" if whole else "bundles")
+        kind = "whole" if whole else "rows" if by_row else "bundles"
+        self._key = cache_key(self._spark_schema, specs, kind)
         self._loader = BundleLoader(engine.session, engine.bundles, schema)
 
     def prepare(
@@ -148,20 +154,25 @@ class BundlePlans:
             leaf = rows.frame(engine, self._spark_schema)
             by_arrow = functools.partial(ColumnSink.groups, engine)
             allowed = (WHOLE if self._whole else ROW_BY_ROW) | rows.LEAF
-            cached = reusable_plan(
-                engine.session,
-                leaf,
-                leaf,
-                self._specs,
-                allowed,
-                by_arrow=by_arrow,
-                whole=self._whole,
-            )
+            try:
+                cached = reusable_plan(
+                    engine.session,
+                    leaf,
+                    leaf,
+                    self._specs,
+                    allowed,
+                    by_arrow=by_arrow,
+                    by_row=self._by_row,
+                    whole=self._whole,
+                )
+            except NotMergedByRow:
+                self._attempts = 0  # it never will be
+                raise
             leave = ColumnSink.suits(engine, cached.rows.schema)
             obstacle = choose.columns_pass(self._schema, enter=enter, leave=leave)
             if not obstacle:
                 return ColumnBundles(engine, cached, whole=self._whole)
-        if self._whole:
+        if self._whole or self._by_row:
             raise NotReusable(obstacle)
         leaf = messages.frame(engine, self._spark_schema)
         cached = reusable_plan(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)

@@ -16,8 +16,12 @@ from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
 from firesteel.operators import Spec, TransformSpec
 from firesteel.operators.aggregates import aggregate_of
+from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans import composed
-from taskexecutor.executor.columnar.cached_plans.row_partials import row_partials
+from taskexecutor.executor.columnar.cached_plans.row_partials import (
+    may_merge_by_row,
+    row_partials,
+)
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
@@ -52,6 +56,7 @@ class SparkTransformStage(SparkStage):
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
         self._plans: BundlePlans | None = None
+        self._by_row: BundlePlans | None = None  # of an aggregate: for bundles of few rows
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -85,14 +90,32 @@ class SparkTransformStage(SparkStage):
         if not self._bundle:
             return
         bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
-        schema = self._input_schema or self.context.input_schemas[0] or bundle[0].schema
         if self._plans is None:
-            self._plans = BundlePlans(self._engine, schema, self._specs, self.context.plan_meter)
-        self._plans.prepare(bundle, self._spark.job)
-        with self._plans.runner(bundle, self._planned) as runner:
+            self._plans = self._new_plans(bundle[0].schema)
+            aggregate = aggregate_of(self._specs)
+            if aggregate is not None and may_merge_by_row(aggregate):
+                self._by_row = self._new_plans(bundle[0].schema, by_row=True)
+        plans = self._prepared(bundle, self._plans)
+        with plans.runner(bundle, self._planned) as runner:
             self._run(runner)
+
+    def _new_plans(self, given: pa.Schema, *, by_row: bool = False) -> BundlePlans:
+        schema = self._input_schema or self.context.input_schemas[0] or given
+        meter = self.context.plan_meter
+        return BundlePlans(self._engine, schema, self._specs, meter, by_row=by_row)
+
+    def _prepared(self, bundle: Sequence[pa.RecordBatch], plans: BundlePlans) -> BundlePlans:
+        """Returns the plans to run the bundle with: `plans`, unless its rows need no grouping."""
+        by_row = self._by_row
+        if by_row is not None and not choose.leave_ungrouped(sum(map(len, bundle))):
+            by_row.prepare(bundle, self._spark.job)
+            if by_row.frame is not None:
+                return by_row
+        plans.prepare(bundle, self._spark.job)
+        return plans
 
     def close(self) -> None:
         self._bundle = []
-        if self._plans is not None:
-            self._plans.close()
+        for plans in (self._plans, self._by_row):
+            if plans is not None:
+                plans.close()
