@@ -28,16 +28,17 @@ demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded 
 test: $(READY) ## all tests but those of test-long, in two halves side by side
 	@$(MAKE) --keep-going --jobs=2 test-e2e test-rest
 
-# Both take about equally long. They share the output: sed forwards whole lines, including the last ones of pytest after a Ctrl-C.
+# Both take about equally long: OPERATORS are in the first half for this reason alone. They share the output: sed forwards whole lines, including the last ones of pytest after a Ctrl-C.
 PROGRAMS := tests/e2e/spark_connect
 CLUSTERS := tests/e2e tests/kubernetes tests/scenarios tests/simulation
+OPERATORS := tests/unit/operators
 WHOLE_LINES := (trap '' INT; exec sed --unbuffered '')
 
-test-e2e: $(READY) ## those on clusters, real and simulated, except those of PySpark programs
-	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest $(CLUSTERS) --ignore $(PROGRAMS) | $(WHOLE_LINES)
+test-e2e: $(READY) ## those on clusters, real and simulated, except those of PySpark programs; and those of operators
+	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest $(CLUSTERS) $(OPERATORS) --ignore $(PROGRAMS) | $(WHOLE_LINES)
 
 test-rest: $(READY) ## the other half of the tests
-	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest $(filter-out $(CLUSTERS:=/) tests/__pycache__/,$(wildcard tests/*/)) $(PROGRAMS) | $(WHOLE_LINES)
+	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest $(filter-out $(CLUSTERS:=/) tests/__pycache__/,$(wildcard tests/*/)) $(PROGRAMS) --ignore $(OPERATORS) | $(WHOLE_LINES)
 
 test-unit: $(READY) ## the fast ones
 	@$(PYTHON_IN_VENV) -m pytest tests/unit
