@@ -29,6 +29,7 @@ from benchmarks.kafka.latency import (
     producer_of,
     until_end,
     wait_for_first,
+    warm_broker,
 )
 from benchmarks.peers.environment import ROOT, NotInstalled
 from benchmarks.peers.measure import EngineFailed
@@ -42,14 +43,14 @@ WARM_RECORDS = 30_000  # while JVMs compile
 RECORDS = 15_000
 GOAL_MS = 20.0
 ENGINES = (FIRESTEEL, SPARK)
-STEPS = len(ENGINES)
+STEPS = 1 + len(ENGINES)
 _PATIENCE_S = 120.0
 _PROBE_S = 0.5
 
 
 def run(steps: Steps) -> Iterator[dict[str, Any]]:
     found: dict[str, Latency | str] = {}
-    with topics.broker() as kafka:
+    with warm_broker(steps) as kafka:
         for engine in ENGINES:
             with steps.step(f"{NAME} on {engine}"):
                 try:

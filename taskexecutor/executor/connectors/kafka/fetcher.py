@@ -38,7 +38,7 @@ _POLL_S = 0.1  # so often the thread sees commands, and that it must end
 # The time between two batches that are not full: see docs/decisions/0072.
 _LEAST_REST_S = 0.003
 _MOST_REST_S = 0.05
-_SPENT_S = 0.001  # after this CPU time, a source rests for as long
+_REST = 2  # times the CPU time that was spent
 _CLOSE_S = 2.0  # the longest wait for the answer to a last commit
 _LOOK_S = 1.0  # the interval of reading end offsets
 # A program's properties override these.
@@ -76,7 +76,7 @@ def rest_s(spent_s: float) -> float:
     """Returns how long a source waits for more records after a batch that is not full. `spent_s`:
     the CPU time of the process since the batch before.
     """
-    return min(max(spent_s * spent_s / _SPENT_S, _LEAST_REST_S), _MOST_REST_S)
+    return min(max(_REST * spent_s, _LEAST_REST_S), _MOST_REST_S)
 
 
 class Fetcher:
