@@ -105,6 +105,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("pipeline.operator-chaining.enabled", "yes", "true or false"),
         ("jobmanager.execution.failover-strategy", "half", "one of region, full, individual"),
         ("python.files", "[a, {b: c}]", "a list"),
+        ("spark.python.unix.domain.socket.enabled", "true", "Spark uses TCP"),
     ],
 )
 def test_a_bad_value_names_key_value_and_what_is_allowed(

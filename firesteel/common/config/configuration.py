@@ -32,6 +32,7 @@ CONF_DIR = "FIRESTEEL_CONF_DIR"
 SECRETS = "FIRESTEEL_SECRETS"  # JSON: what a process is given in its environment
 # Keys without an option: Spark's own, and those of this cluster's processes.
 _PASSED_ON = ("spark.", "firesteel.")
+_UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 class ConfigurationError(FiresteelError):
@@ -52,6 +53,11 @@ class Configuration:
         for key, text in self._values.items():
             if key in OPTIONS:
                 self._typed[key] = parse(OPTIONS[key], text)
+            elif key == _UNIX_SOCKETS and text.lower() == "true":
+                raise ConfigurationError(
+                    f"{key}: {text!r} is not supported: the path of a slot's folder is too long for"
+                    " such a socket; remove the setting, and Spark uses TCP on the loopback address"
+                )
             elif not key.startswith(_PASSED_ON):
                 self.warnings.append(_unknown(key))
 
