@@ -32,7 +32,7 @@ WARM_RECORDS = 20_000  # while JVMs compile
 RECORDS = 15_000
 PARTITIONS = 2
 BROKER_RECORDS = 60_000  # while the broker's JVM compiles
-_UNDERWAY = 4  # requests to the broker meanwhile
+_UNDERWAY = 4  # requests at a time
 _PROBE_S = 0.5
 _PATIENCE_S = 120.0
 
