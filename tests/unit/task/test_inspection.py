@@ -7,6 +7,7 @@ import decimal
 import json
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from taskexecutor.executor.inspection.stacks import (
     called_frames,
     task_frames,
 )
+from tests.waiting import eventually
 
 SERVING = [
     "java.base@17.0.15/java.lang.Object.wait(Native Method)",
@@ -161,6 +163,8 @@ def test_a_busy_thread_is_on_the_cpu_and_a_waiting_one_is_not(busy: bool) -> Non
 
     thread = threading.Thread(target=spin if busy else stop.wait)
     thread.start()
+    stat = Path(f"/proc/self/task/{thread.native_id}/stat")
+    eventually(lambda: (") S " in stat.read_text()) is not busy, "the thread is busy or waits")
     graph = StackSampler(thread).run(0.2)
     stop.set()
     thread.join()
