@@ -88,6 +88,7 @@ def connect_sessions(front: Front) -> Iterator[None]:
         patch(ConnectSession, "sparkContext", property(ConnectContext))
         active = vars(ConnectSession)["active"].__func__
         patch(ConnectSession, "active", classmethod(_active(active)))
+        patch(ConnectDataFrame, "toPandas", _without_attributes(ConnectDataFrame.toPandas))
         patch(ConnectDataFrame, "rdd", property(functools.partial(_not_available, "rdd")))
         for owner in (ConnectSession, ConnectDataFrame):
             patch(owner, "__getattr__", _explaining(owner.__getattr__))
@@ -310,6 +311,20 @@ def _explaining(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any
         return original(self, name)
 
     return get
+
+
+def _without_attributes(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns frames as a classic session does. Spark Connect adds its metrics to their `attrs`,
+    which pandas then fails to write to Parquet.
+    """
+
+    @functools.wraps(original)
+    def to_pandas(frame: Any) -> Any:
+        result = original(frame)
+        result.attrs.clear()
+        return result
+
+    return to_pandas
 
 
 def _no_context(self: Any, *_: Any, **__: Any) -> NoReturn:

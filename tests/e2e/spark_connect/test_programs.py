@@ -57,6 +57,7 @@ BATCH = """
         lambda frames: (frame.assign(n=frame.n * 2) for frame in frames), df.schema
     )
     print(sorted(row.n for row in pandas.collect()))
+    print(df.toPandas().attrs)  # pandas writes them to Parquet, as JSON
     path = sys.argv[1]
     df.write.partitionBy("k").mode("overwrite").parquet(path)
     print(spark.read.parquet(path).groupBy("k").count().orderBy("k").collect())
