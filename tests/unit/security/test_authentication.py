@@ -134,6 +134,27 @@ async def test_only_a_rest_server_vouches_for_the_address_of_its_caller(
     assert call.peer.startswith("ipv4:192.0.2.1" if voucher is Role.REST else "ipv4:127.0.0.1")
 
 
+def test_the_address_of_a_caller_is_asked_for_before_its_call_ends(key, clock, audited):
+    """Later, gRPC may crash."""
+
+    class Context:
+        underway = True
+
+        def invocation_metadata(self):
+            return ()
+
+        def peer(self):
+            assert self.underway
+            return "ipv4:192.0.2.1:1234"
+
+    verifier = TokenVerifier(fixed_key(key.public_key()), now_s=clock)
+    authentication = Authentication(verifier, audited.append, owner_of={}.get)
+    context, identity = Context(), Identity(subject="ada", role=Role.ADMIN)
+    with authentication._audited("/a/Method", context, identity, ""):
+        context.underway = False
+    assert [call.peer for call in audited] == ["ipv4:192.0.2.1:1234"]
+
+
 @pytest.fixture
 async def limited(key, clock, audited) -> AsyncIterator[str]:
     """The address of a service that allows two calls, and two failures, in a burst."""

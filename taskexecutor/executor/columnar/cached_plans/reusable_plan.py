@@ -230,22 +230,22 @@ def _reusable_plan(
         return ReusablePlan(frame, frame, physical, tuple(tables.values()), origin)
     if (once := evaluated_once(session, rows)) is not rows:
         rows, frame = once, _aggregated(once, specs)
+    grouped = frame is not rows and not by_row
     if frame is not rows:
         aggregate = aggregate_of(specs)
         assert aggregate is not None
-        given = None if by_row else row_partials(rows, aggregate, frame)
         if by_row:
             each = rows_as_partials(rows, aggregate, frame)
             if each is None:
                 raise NotMergedByRow("its rows would not merge to exactly Spark's results")
             rows = each
-        elif given is not None and by_arrow(given):
+        elif (given := row_partials(rows, aggregate, frame)) is not None and by_arrow(given):
             rows = given.frame
             physical = rows._jdf.queryExecution().executedPlan()
             _check(physical, allowed, held)
             held_tables = tuple(tables.values())
             return ReusablePlan(frame, rows, physical, held_tables, origin, given.grouping)
-    found = passthrough_of(session, rows) if frame is rows or by_row else None
+    found = None if grouped else passthrough_of(session, rows)
     if found is not None:
         passes, rows = found
         physical = rows._jdf.queryExecution().executedPlan()
@@ -261,7 +261,7 @@ def _reusable_plan(
         )
     plan = rows._jdf.queryExecution().executedPlan()
     _check(plan, allowed, held)
-    if frame is not rows and not by_row:
+    if grouped:
         rows = frame
         plan = rows._jdf.queryExecution().executedPlan()
         _check(plan, allowed | _AGGREGATION | {_EXCHANGE}, held)
