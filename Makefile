@@ -70,12 +70,13 @@ fuzz: $(READY) ## random programs on random tables, compared with Spark's result
 mutants: $(READY) ## mistakes made on purpose, each of which its tests must find; only some: WORD=barrier
 	@$(PYTHON_IN_VENV) -m tests.mutants.run "$(WORD)"
 
-lint: $(READY) ## ruff, import contracts, strict mypy, no decisions by the words of errors
+lint: $(READY) ## ruff, import contracts, strict mypy, no decisions by the words of errors, form and links of pages
 	@$(PYTHON_IN_VENV) -m ruff check .
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache
 	@$(PYTHON_IN_VENV) scripts/message_tests.py benchmarks dispatcher firesteel jobmaster resourcemanager scripts taskexecutor
 	@$(PYTHON_IN_VENV) -m mypy
+	@$(PYTHON_IN_VENV) -m pytest -q tests/unit/test_pages.py
 
 docs: $(READY) ## the site of the documentation, with search and the API reference, in build/site
 	@scripts/docs.sh
