@@ -119,6 +119,30 @@ class SlotColumnMemory:
         if self._reserve(size):
             self._count(batch, size)
             return batch
+        return self._in_file(batch)
+
+    def kept_table(self, table: pa.Table) -> pa.Table:
+        """Returns the table, with batches in files as `kept` returns them. The others are counted
+        until this table is garbage-collected: no Python object stands for one of its batches.
+        """
+        if self.budget_bytes is None:
+            return table
+        batches: list[pa.RecordBatch] = []
+        in_memory_bytes = 0
+        for batch in table.to_batches():
+            size = batch.nbytes
+            if size >= _TINY_BYTES:
+                if self._reserve(size):
+                    in_memory_bytes += size
+                else:
+                    batch = self._in_file(batch)
+            batches.append(batch)
+        kept = pa.Table.from_batches(batches, table.schema)
+        self._count(kept, in_memory_bytes)
+        return kept
+
+    def _in_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns a copy of the batch in a file."""
         counted = pa.MockOutputStream()
         _write(batch, counted)
         content = pa.py_buffer(self._allocate(counted.size()))

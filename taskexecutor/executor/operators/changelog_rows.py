@@ -15,7 +15,6 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
 from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.columnar import choose
-from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.division import divided
 from taskexecutor.executor.columnar.grouping.ordered_rows import Changed, Missing, OrderedRows
 from taskexecutor.executor.columnar.grouping.ranked_rows import Ranked, RankedRows
@@ -48,11 +47,10 @@ class ChangelogRows(StreamOperator):
     def open(self) -> None:
         self.updates = not is_batch(self.context)
         if (restored := self._state.restored()) is not None:
-            self._rows.restore(pa.concat_batches(restored.to_batches()))
+            self._rows.restore(restored)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        rows = self._rows.frozen()
-        self._state.keep(lambda: None if (batch := rows()) is None else as_table([batch]))
+        self._state.keep(self._rows.frozen())
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:

@@ -9,11 +9,13 @@ other key groups, and drops them. Small state is stored inline, without a file o
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import xxhash
@@ -111,10 +113,13 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
     )
 
 
+_Part: TypeAlias = tuple[str, Rows, StreamEncoder]  # of a state in columns
+
+
 @dataclass(slots=True)
 class _KeyGroup:
     entries: Sequence[KeyedStateEntry] = ()
-    tables: list[tuple[str, Rows, StreamEncoder]] = field(default_factory=list)
+    tables: list[_Part] = field(default_factory=list)
     encoded: bytes | None = None  # the encoding without tables, if already known
 
     def to_bytes(self) -> bytes:
@@ -160,19 +165,25 @@ def _arranged(
 def _by_key_group(
     rows: Mapping[str, ArrangedRows], entries: Iterable[tuple[int, _KeyGroup]]
 ) -> Iterator[tuple[int, bytes]]:
-    groups: dict[int, _KeyGroup] = {}  # key groups that are not yielded yet
-    for name, arranged in rows.items():
-        encoder = StreamEncoder(arranged.rows.schema)
-        for key_group, part in arranged.by_key_group():
-            groups.setdefault(key_group, _KeyGroup()).tables.append((name, part, encoder))
-    for key_group, group in entries:
-        for before in sorted(before for before in groups if before < key_group):
-            yield before, groups.pop(before).to_bytes()
-        if key_group in groups:
-            group.tables = groups.pop(key_group).tables
+    tables = (_parts(name, arranged) for name, arranged in rows.items())
+    key_group_of = itemgetter(0)
+    merged: Iterator[tuple[int, _KeyGroup | _Part]] = heapq.merge(
+        entries, *tables, key=key_group_of
+    )
+    for key_group, parts in itertools.groupby(merged, key_group_of):
+        group = _KeyGroup()
+        for _, part in parts:
+            if isinstance(part, _KeyGroup):  # it precedes the rows of its key group
+                group = part
+            else:
+                group.tables.append(part)
         yield key_group, group.to_bytes()
-    for key_group in sorted(groups):
-        yield key_group, groups.pop(key_group).to_bytes()
+
+
+def _parts(name: str, arranged: ArrangedRows) -> Iterator[tuple[int, _Part]]:
+    encoder = StreamEncoder(arranged.table.schema)
+    for key_group, part in arranged.by_key_group():
+        yield key_group, (name, part, encoder)
 
 
 def _write_keyed(
@@ -236,7 +247,7 @@ def _inlined(
     out.
     """
     seen: list[tuple[int, _KeyGroup]] = []
-    left_bytes = limit_bytes - sum(arranged.rows.nbytes for arranged in rows.values())
+    left_bytes = limit_bytes - sum(arranged.table.nbytes for arranged in rows.values())
     if left_bytes < 0:
         return None, seen
     groups: list[tuple[int, bytes]] = []

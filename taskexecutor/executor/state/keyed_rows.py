@@ -22,12 +22,16 @@ from firesteel.common.checkpoints.key_group_content import Rows, RowsSlice
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.common.logs import get_logger
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.column_memory import SlotColumnMemory
+from taskexecutor.executor.columnar.grouping.row_log import taken
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
 _log = get_logger("task")
+ARRANGED_BYTES = 16 * MIB  # of rows, arranged at a time
+HASHED_ROWS = 65_536  # at a time
 MakeTable = Callable[[], pa.Table | None]
 _DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSON
 
@@ -35,14 +39,44 @@ _DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSO
 class ArrangedRows(NamedTuple):
     """Rows in ascending order of key groups; within one, a key's rows stay in order."""
 
-    rows: Rows
+    table: pa.Table
+    order: npt.NDArray[np.intp] | None  # their indices in `table`; None: all are of one key group
     counts: tuple[tuple[int, int], ...]  # key groups and their numbers of rows
 
+    @property
+    def rows(self) -> Rows:
+        """All rows; for small tables."""
+        if self.order is None:
+            return self.table
+        return taken(self.table.to_batches(), self.order)
+
     def by_key_group(self) -> Iterator[tuple[int, Rows]]:
-        begin = 0
+        """Yields the rows of each key group. Few of them are copied at a time."""
+        if self.order is None:
+            yield self.counts[0][0], self.table
+            return
+        batches, begin = self.table.to_batches(), 0
+        for run in self._runs():
+            end = begin + sum(count for _, count in run)
+            rows, place = taken(batches, self.order[begin:end]), 0
+            for key_group, count in run:
+                yield key_group, rows.slice(place, count)
+                place += count
+            begin = end
+
+    def _runs(self) -> Iterator[list[tuple[int, int]]]:
+        """Yields consecutive `counts` of limited size, at least one at a time."""
+        most = self.table.num_rows * ARRANGED_BYTES // max(1, self.table.nbytes)
+        run: list[tuple[int, int]] = []
+        rows = 0
         for key_group, count in self.counts:
-            yield key_group, self.rows.slice(begin, count)
-            begin += count
+            if run and rows + count > most:
+                yield run
+                run, rows = [], 0
+            run.append((key_group, count))
+            rows += count
+        if run:
+            yield run
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +101,11 @@ class RowsSnapshot:
     def arranged(self, table: pa.Table) -> ArrangedRows:
         """Returns the rows of `table`, a result of `table()`, arranged by key group."""
         groups = _key_groups(table, self.key_columns, self.max_parallelism)
-        first = int(groups[0])
-        if (groups == first).all():
-            return ArrangedRows(table, ((first, table.num_rows),))
-        arranged: Rows = table.take(pa.array(np.argsort(groups, kind="stable")))
-        batches = arranged.to_batches()
-        if len(batches) == 1:  # a single batch is cut ten times faster
-            (arranged,) = batches
         counts = np.bincount(groups)
         present = np.flatnonzero(counts)
+        order = np.argsort(groups, kind="stable") if len(present) > 1 else None
         return ArrangedRows(
-            arranged, tuple(zip(present.tolist(), counts[present].tolist(), strict=True))
+            table, order, tuple(zip(present.tolist(), counts[present].tolist(), strict=True))
         )
 
 
@@ -149,7 +177,7 @@ class TaskKeyedRows:
                 f" {groups.min()} to {groups.max()}"
             )
         own = (groups >= self._key_groups.first) & (groups < self._key_groups.end)
-        return table.filter(pa.array(own))
+        return self._memory.kept_table(table.filter(pa.array(own)))
 
     def keep(self, make: MakeTable) -> None:
         self._make = make
@@ -196,9 +224,10 @@ def _key_groups(
     nowhere = np.zeros(table.num_rows, narrow)
     if not key_columns:
         return nowhere  # one subtask owns all rows
-    keys = [table.column(column_index(table.schema, name)) for name in key_columns]
+    keys = table.select([column_index(table.schema, name) for name in key_columns])
     try:
-        hashes = hash_columns([pa.concat_arrays(key.chunks) for key in keys])
+        hashes = [hash_columns(batch.columns) for batch in keys.to_batches(HASHED_ROWS)]
     except UnsupportedKey:  # the exchange routes such keys to a single subtask
         return nowhere
-    return (hashes % np.uint32(max_parallelism)).astype(narrow)
+    groups = [(each % np.uint32(max_parallelism)).astype(narrow) for each in hashes]
+    return np.concatenate(groups) if groups else nowhere

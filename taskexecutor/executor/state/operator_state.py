@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from taskexecutor.executor.column_memory import SlotColumnMemory
@@ -83,9 +81,7 @@ class TaskOperatorState:
         """Yields the entries and sets rows aside, in files if memory is short."""
         for entry in elements:
             if isinstance(entry, RowsSlice):
-                batches = map(self._keyed.columns.kept, entry.table.to_batches())
-                table = pa.Table.from_batches(batches, entry.table.schema)
-                entry = replace(entry, table=table)
+                entry = replace(entry, table=self._keyed.columns.kept_table(entry.table))
                 self._restored_rows.setdefault(entry.name, []).append(entry)
             else:
                 yield entry

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.operator import ColumnMemory
+from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.division import parts_of
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.columnar.grouping.ordering import ranks_of, sorted_rows
-from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, pieces_of, taken
 
 # minimum number of pieces of the log: reading rows from a few pieces is as fast as from one
 _PIECES = 16
@@ -122,20 +123,33 @@ class RankedRows:
             Ranked(both.take(pa.array(order[come])), ranks[come]),
         )
 
-    def restore(self, rows: pa.RecordBatch) -> None:
+    def restore(self, table: pa.Table) -> None:
         """Restores the rows of `frozen` into an empty instance."""
-        codes, numbers = self._keys(rows)
-        order = np.argsort(codes, kind="stable")
-        self._write(rows.take(pa.array(order)), numbers, np.bincount(codes, minlength=len(numbers)))
+        for rows in pieces_of(table, self.memory):
+            codes, numbers = self._keys(rows)
+            counts = self._counts[numbers]
+            if counts.any():  # earlier pieces have the first rows of these keys
+                first = taken(self._log.pieces, ranges(self._starts[numbers], counts))
+                rows = pa.concat_batches([first, rows])
+                codes = np.concatenate((np.repeat(np.arange(len(numbers)), counts), codes))
+            order = np.argsort(codes, kind="stable")
+            counts = np.bincount(codes, minlength=len(numbers))
+            self._write(rows.take(pa.array(order)), numbers, counts)
 
-    def frozen(self) -> Callable[[], pa.RecordBatch | None]:
+    def frozen(self) -> Callable[[], pa.Table | None]:
         """Returns a function that makes the current rows of all keys, in any thread; the rows of a
         key are in order.
         """
         known = self._index.count
-        pieces = self._log.pieces
+        pieces, memory = self._log.pieces, self.memory
         starts, counts = self._starts[:known].copy(), self._counts[:known].copy()
-        return lambda: taken(pieces, ranges(starts, counts)) if pieces else None
+        parts = [some for some in self._some_keys(self._valid_rows) if counts[some].any()]
+
+        def make() -> pa.Table | None:
+            rows = (taken(pieces, ranges(starts[some], counts[some])) for some in parts)
+            return as_table([memory.kept(part) for part in rows]) if parts else None
+
+        return make
 
     def parts(self, most_rows: int) -> Iterator[Ranked]:
         """Yields all rows, at most `most_rows` at a time, except for keys with more rows."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +60,7 @@ class RowLog:
             pieces.insert(0, self._pieces.pop())
             rows += pieces[0].num_rows
             self._sizes.pop()
-        self._append(batch if len(pieces) == 1 else pa.concat_batches(pieces), size_bytes)
+        self._append(_merged(pieces), size_bytes)
 
     def _append(self, batch: pa.RecordBatch, size_bytes: int) -> None:
         self._pieces.append(self._memory.kept(batch, size_bytes))
@@ -70,12 +71,42 @@ class RowLog:
         return tuple(self._pieces)
 
 
+def pieces_of(table: pa.Table, memory: ColumnMemory) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a table in few pieces, none much larger than the memory's maximum size
+    unless one of the table's own batches is.
+    """
+    most = min(memory.piece_bytes or LARGEST_BYTES, LARGEST_BYTES)
+    piece: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in table.to_batches():
+        if piece and size_bytes + batch.nbytes > most:
+            yield _merged(piece)
+            piece, size_bytes = [], 0
+        piece.append(batch)
+        size_bytes += batch.nbytes
+    if piece:
+        yield _merged(piece)
+
+
+def _merged(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
 def chosen(
     pieces: Sequence[pa.RecordBatch], places: Ints, memory: ColumnMemory = IN_MEMORY
 ) -> list[pa.RecordBatch]:
     """Returns the rows at these distinct indices, in their order in the pieces."""
     wanted = memory.full(sum(piece.num_rows for piece in pieces), False, np.bool_)
     wanted[places] = True
+    return marked(pieces, wanted, memory)
+
+
+def marked(
+    pieces: Sequence[pa.RecordBatch],
+    wanted: np.ndarray[Any, np.dtype[np.bool_]],
+    memory: ColumnMemory = IN_MEMORY,
+) -> list[pa.RecordBatch]:
+    """Returns the rows at whose indices into all pieces `wanted` is true."""
     found: list[pa.RecordBatch] = []
     begin = 0
     for piece in pieces:

@@ -96,7 +96,7 @@ class AsOfJoin(StreamOperator):
 
     def _load(self, table: pa.Table | None) -> None:
         """Loads versions into an empty instance."""
-        for found in restored(table) if table is not None else ():
+        for found in restored(table, self._memory) if table is not None else ():
             numbers = numbers_of(self._index, found.rows, self._keys[_RIGHT])
             self._versions.add(found.rows, numbers, found.times, found.deletions)
 

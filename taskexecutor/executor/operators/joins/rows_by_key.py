@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
-from taskexecutor.executor.columnar.grouping.columns import numbers_in
+from taskexecutor.executor.columnar.grouping.columns import as_table, numbers_in
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group
 from taskexecutor.executor.columnar.grouping.ordering import ranks_of
 from taskexecutor.executor.columnar.grouping.ranked_rows import ranges
-from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, marked, pieces_of, taken
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.joined_columns import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import Run, between, with_run
@@ -41,6 +41,7 @@ class RowsByKey:
         """`memory` holds the rows; the runs and flags are always in memory. `expiring`: `expired`
         finds rows without a match once their time is over.
         """
+        self._memory = memory
         self._log = RowLog(_PIECES, memory)
         self._runs: list[Run] = []
         # Rows without a match on arrival, as rows of a single key; None unless `expiring`.
@@ -163,10 +164,12 @@ class RowsByKey:
         def make() -> pa.Table | None:
             if not pieces:
                 return None
-            table = pa.Table.from_batches(pieces).append_column(ALONE, pa.array(alone))
             times = np.concatenate([numbers_in(piece.column(TIME)) for piece in pieces])
             kept = there & (times >= horizon)
-            return table if kept.all() else table.filter(pa.array(kept))
+            rows = marked(pieces, kept, self._memory)
+            if not rows:
+                return None
+            return as_table(rows).append_column(ALONE, pa.array(alone[kept]))
 
         return make
 
@@ -177,9 +180,9 @@ class Restored(NamedTuple):
     alone: Flags
 
 
-def restored(table: pa.Table) -> Iterator[Restored]:
+def restored(table: pa.Table, memory: ColumnMemory) -> Iterator[Restored]:
     """Yields the rows of `RowsByKey.frozen`, in pieces of limited size."""
-    for batch in table.combine_chunks().to_batches():
+    for batch in pieces_of(table, memory):
         last = batch.num_columns - 1
         times, alone = (as_numpy(batch.column(place)) for place in (last - 1, last))
         yield Restored(batch.select(range(last - 1)), times, alone)

@@ -96,7 +96,7 @@ class StreamJoin(StreamOperator):
     def _load(self, tables: list[pa.Table | None]) -> None:
         """Loads rows of both sides into an empty instance."""
         for side, table in enumerate(tables):
-            for found in restored(table) if table is not None else ():
+            for found in restored(table, self._memory) if table is not None else ():
                 numbers = self._numbers(side, found.rows)
                 self._sides[side].add(found.rows, numbers, found.times, found.alone)
 

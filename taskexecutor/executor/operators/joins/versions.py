@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
-from taskexecutor.executor.columnar.grouping.columns import numbers_in
+from taskexecutor.executor.columnar.grouping.columns import as_table, numbers_in
 from taskexecutor.executor.columnar.grouping.grouping import Ints
-from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, marked, pieces_of, taken
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.joined_columns import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import (
@@ -32,6 +32,7 @@ class Versions:
 
     def __init__(self, memory: ColumnMemory) -> None:
         """`memory` holds the rows; the index is always in memory."""
+        self._memory = memory
         self._log = RowLog(_PIECES, memory)
         self._runs: list[Run] = []
         self._deletions: Flags = np.zeros(0, np.bool_)  # by row number
@@ -84,11 +85,11 @@ class Versions:
         def make() -> pa.Table | None:
             if not pieces:
                 return None
-            table = pa.Table.from_batches(pieces)
             times = np.concatenate([numbers_in(piece.column(_TIME)) for piece in pieces])
             kept = times >= horizon
             kept[superseded(merged(runs), time)] = False
-            return table if kept.all() else table.filter(pa.array(kept))
+            rows = marked(pieces, kept, self._memory)
+            return as_table(rows) if rows else None
 
         return make
 
@@ -99,9 +100,9 @@ class Restored(NamedTuple):
     deletions: Flags
 
 
-def restored(table: pa.Table) -> Iterator[Restored]:
+def restored(table: pa.Table, memory: ColumnMemory) -> Iterator[Restored]:
     """Yields the rows of `Versions.frozen`, in pieces of limited size."""
-    for batch in table.combine_chunks().to_batches():
+    for batch in pieces_of(table, memory):
         last = batch.num_columns - 1
         yield Restored(
             batch.select(range(last - 1)),
