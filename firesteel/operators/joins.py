@@ -24,13 +24,14 @@ class EventTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalSpec:
     """A row of the right stream joins one of the left if it is from `lower_us` to `upper_us` after
-    it, both inclusive. Rows are kept for `kept_us` after the watermark has passed their matches.
+    it, both inclusive. Left and right rows are kept for `kept_us` after the watermark has passed
+    their matches.
     """
 
     times: EventTimes
     lower_us: int
     upper_us: int
-    kept_us: int = field(default=0, repr=False)
+    kept_us: tuple[int, int] = field(default=(0, 0), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +159,9 @@ class JoinSpec(Spec):
         if isinstance(self.within, SameWindowSpec):
             return replace(self, held_us=self.within.window.size_us)
         assert isinstance(self.within, IntervalSpec)
-        longest_us = max(self.within.upper_us, -self.within.lower_us, 0)
-        return replace(self, held_us=longest_us + self.within.kept_us)
+        left_us, right_us = self.within.kept_us
+        held_us = max(self.within.upper_us + left_us, right_us - self.within.lower_us, 0)
+        return replace(self, held_us=held_us)
 
     def in_batch(self) -> Self:
         within = None if isinstance(self.within, TimeToLiveSpec) else self.within

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from firesteel.operators.aggregates import AggregateExpression
+from firesteel.operators.assigners import WindowSpec
 from firesteel.operators.spec import Spec
 
 
@@ -30,6 +31,7 @@ class RunningAggregateSpec(Spec):
 
     key_columns: tuple[str, ...]
     aggregates: tuple[AggregateExpression, ...]
+    window: WindowSpec | None = None  # of which a key column is the end
     changes: bool = False  # a key's earlier values are retracted before the new ones are emitted
     mode: Literal["update", "append", "complete"] = "update"
     expires: str = ""  # a key column with timestamps; empty: keys do not expire

@@ -154,6 +154,7 @@ class Aggregates:
             final = RunningAggregateSpec(
                 key_columns=names,
                 aggregates=aggregates,
+                window=spec,
                 mode=mode,
                 expires=expires if self._output_mode != "complete" else "",
                 at_barriers=self.batches,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from firesteel.plan.catalyst_plan import items, seq
 from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind, same
@@ -13,20 +13,32 @@ from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind
 _EVER_US = 3_650 * 86_400_000_000
 # In February and in July: an expression whose distance depends on the month is not a bound.
 _PROBES_US = (1_770_700_000_000_000, 1_784_000_000_000_000)
+# Spark keeps rows for a millisecond longer than an inclusive bound needs. A bound in microseconds
+# is inclusive; the one of an exclusive bound is a microsecond less.
+_INCLUSIVE_US, _EXCLUSIVE_US = 1_000, 1
 _COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+
+
+class Bound(NamedTuple):
+    """A distance of times, inclusive; and for how long after the watermark has passed it Spark
+    keeps a row.
+    """
+
+    distance_us: int
+    kept_us: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """The right time is from `lower_us` to `upper_us` after the left one, both inclusive. The times
+    """The right time is from `lower` to `upper` after the left one. The times
     are attributes: timestamps, or windows, whose times are their ends. With `only_equal`, their
     equality is the only bound.
     """
 
     left: Any
     right: Any
-    lower_us: int
-    upper_us: int
+    lower: Bound
+    upper: Bound
     only_equal: bool
 
 
@@ -93,8 +105,8 @@ class _Bounds:
         self._catalyst = catalyst
         self._sides = sides
         self._times: tuple[Any, Any] | None = None
-        self._lower_us: list[int] = []
-        self._upper_us: list[int] = []
+        self._lower: list[Bound] = []
+        self._upper: list[Bound] = []
         self._equal = 0  # the number of equalities of the times
 
     def between(self) -> Between | None:
@@ -104,16 +116,19 @@ class _Bounds:
         return Between(
             left=left,
             right=right,
-            lower_us=max(self._lower_us, default=-_EVER_US),
-            upper_us=min(self._upper_us, default=_EVER_US),
-            only_equal=len(self._lower_us) == self._equal == len(self._upper_us),
+            # Of bounds with the same distance, the one that keeps rows for the shortest time.
+            lower=max(
+                self._lower, key=lambda b: (b.distance_us, -b.kept_us), default=Bound(-_EVER_US)
+            ),
+            upper=min(self._upper, default=Bound(_EVER_US)),
+            only_equal=len(self._lower) == self._equal == len(self._upper),
         )
 
     def same(self, left: Any, right: Any) -> None:
         """Takes the equality of two event times."""
         if _is_time(left) and _is_time(right) and self._are_times(left, right):
-            self._lower_us.append(0)
-            self._upper_us.append(0)
+            self._lower.append(Bound(0))
+            self._upper.append(Bound(0))
             self._equal += 1
 
     def take(self, conjunct: Any) -> bool:
@@ -137,7 +152,7 @@ class _Bounds:
             return False
         (first, first_us), (second, second_us) = times[0], times[1]
         greater = name.startswith("Greater")
-        strict = 0 if name.endswith("OrEqual") else 1
+        strict, kept_us = (0, _INCLUSIVE_US) if name.endswith("OrEqual") else (1, _EXCLUSIVE_US)
         # one + first_us  (> or <)  other + second_us
         if places == (0, 1):  # left > right + distance: right - left < -distance
             if not self._are_times(first, second):
@@ -150,9 +165,9 @@ class _Bounds:
             distance = second_us - first_us
             lower = greater
         if lower:
-            self._lower_us.append(distance + strict)
+            self._lower.append(Bound(distance + strict, kept_us))
         else:
-            self._upper_us.append(distance - strict)
+            self._upper.append(Bound(distance - strict, kept_us))
         return True
 
     def _are_times(self, left: Any, right: Any) -> bool:

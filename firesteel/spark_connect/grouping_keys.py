@@ -37,8 +37,8 @@ class Key:
                 parts=[attribute],
                 time=name if delay_ms(attribute) is not None else "",
             )
-        names_of_parts = [f"{name}_start", f"{name}_end"]
-        parts = _bounds(catalyst, attribute, names_of_parts)
+        parts = parts_of_window(catalyst, attribute, name)
+        names_of_parts = [part.name() for part in parts]
         return Key(
             attribute=attribute,
             columns=list(zip(names_of_parts, parts, strict=True)),
@@ -89,6 +89,15 @@ class Key:
         )
         struct = catalyst.struct([("start", start), ("end", end)])
         return alias(catalyst.jvm, struct, self.attribute)
+
+
+def parts_of_window(catalyst: Catalyst, attribute: Any, name: str) -> list[Any]:
+    """Returns the start and the end of a window as columns, since rows are not distributed by
+    structs; nothing for an attribute that is not a window.
+    """
+    if not is_window(attribute):
+        return []
+    return _bounds(catalyst, attribute, [f"{name}_start", f"{name}_end"])
 
 
 def _bounds(catalyst: Catalyst, window: Any, names: Sequence[str]) -> list[Any]:

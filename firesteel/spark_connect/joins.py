@@ -110,6 +110,9 @@ class Joins:
                 " consists of equalities and of bounds between the two event times; filter the"
                 " streams before the join"
             )
+        title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
+        pairs = [part for pair in condition.equal for part in self._parts(*pair)]
+        condition = replace(condition, equal=pairs)
         keyed = [
             self._keyed(plan, side, condition, index, how)
             for index, side in enumerate((left, right))
@@ -127,7 +130,6 @@ class Joins:
         if spec.within is not None:  # an operator downstream may take the time of either side
             spec = spec.with_delayed_watermark()
         first, second = (flow.stream.key_by(*names) for flow, names in keyed)
-        title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
         stream = ConnectedStreams(first, second)._add(title, spec, self._names.uid("join"))
         there = flows[:1] if how == "semi" else flows
         joined = self._flows.on(
@@ -137,6 +139,15 @@ class Joins:
         )
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
+
+    def _parts(self, left: Any, right: Any) -> list[tuple[Any, Any]]:
+        """Returns two equal keys; the starts and ends of two windows, because rows are not
+        distributed by structs.
+        """
+        if not all(is_attribute(key) and is_window(key) for key in (left, right)):
+            return [(left, right)]
+        field = self._catalyst.field
+        return [(field(left, part), field(right, part)) for part in (0, 1)]
 
     def _keyed(
         self, join: Any, side: Any, condition: Condition, index: int, how: How
@@ -200,10 +211,12 @@ def _within(names: Names, between: Between | None) -> IntervalSpec | None:
     if between is None:
         return None
     times = EventTimes(columns=(names.time(between.left), names.time(between.right)))
-    lower_us, upper_us = between.lower_us, between.upper_us
-    # Spark keeps rows for a millisecond longer, unless their times are equal keys.
-    kept_us = 1_000 if lower_us < upper_us else 0
-    return IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us, kept_us=kept_us)
+    return IntervalSpec(
+        times=times,
+        lower_us=between.lower.distance_us,
+        upper_us=between.upper.distance_us,
+        kept_us=(between.upper.kept_us, between.lower.kept_us),
+    )
 
 
 def _filtered(catalyst: Catalyst, conditions: Sequence[Any], plan: Any) -> Any:

@@ -33,6 +33,7 @@ from firesteel.spark_connect.catalyst import (
     same,
 )
 from firesteel.spark_connect.flows import Flow, Flows, Watermark
+from firesteel.spark_connect.grouping_keys import parts_of_window
 from firesteel.spark_connect.joins import Joins
 from firesteel.spark_connect.names import Names, repeated
 from firesteel.spark_connect.scalar_subqueries import ScalarSubqueries
@@ -306,25 +307,31 @@ class Planner:
         flow = self._flows.assigned(self._flow(children(plan)[0]))
         within = kind(plan) == "DeduplicateWithinWatermark"
         attributes = output(flow.plan)
-        names = list(map(self._names.column, attributes))
         keys = attributes if kind(plan) == "Distinct" else items(plan.keys())
-        columns = tuple(map(self._names.column, keys))
+        columns: list[str] = []
+        added: list[Any] = []
+        for key in keys:
+            parts = parts_of_window(self._catalyst, key, self._names.column(key))
+            added += parts
+            columns += [each.name() for each in parts] or [self._names.column(key)]
         timed = [each for each in attributes if delay_ms(each) is not None]
         late, expires_after_us = "", None
         if timed:
-            in_keys = [each for each in timed if self._names.column(each) in columns]
+            in_keys = [each for each in timed if any(same(each, key) for key in keys)]
             time = (in_keys or timed)[0]
             late = self._names.time(time)
             if within:
                 expires_after_us = (delay_ms(time) or 0) * 1_000
             elif in_keys:
                 expires_after_us = 0
-            added = self._catalyst.named(self._catalyst.time_of(time), late)
-            project = self._catalyst.project([*attributes, added], flow.plan)
-            flow, names = replace(flow, plan=project), [*names, late]
+            added.append(self._catalyst.named(self._catalyst.time_of(time), late))
+        names = [*map(self._names.column, attributes), *(each.name() for each in added)]
+        if added:
+            project = self._catalyst.project([*attributes, *added], flow.plan)
+            flow = replace(flow, plan=project)
         flow = self._flows.cut(flow, names=names)
         spec = DropDuplicatesSpec(
-            key_columns=columns,
+            key_columns=tuple(columns),
             late_column=late,
             time_is_key=bool(timed and in_keys and not within),
             expires_after_us=expires_after_us,

@@ -370,6 +370,12 @@ def test_a_partial_sum_with_too_many_digits_is_not_left_out(engine: SparkEngine)
             partials(engine, rows, items, None)
 
 
+def test_counts_and_extremes_need_no_sum_without_ansi_mode(engine: SparkEngine) -> None:
+    items = parse_aggregates(["count(*) AS a", "max(n) AS b"])
+    with session_conf(engine, {"spark.sql.ansi.enabled": "false"}):
+        assert len(partials(engine, some_rows(5, 2), items, None)[0]) > 0
+
+
 FLOWS = st.lists(
     st.lists(
         st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 30)), min_size=1, max_size=6

@@ -43,6 +43,7 @@ from firesteel.spark_connect.starter import _growing_state, _state_backend
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 HOUR_US = 3_600_000_000
+MS = 1_000  # microseconds
 NEAR = "paid BETWEEN at AND at + INTERVAL 1 HOUR"
 EVER_US = 3_650 * 24 * HOUR_US
 
@@ -188,22 +189,23 @@ def test_sources_that_firesteel_does_not_have_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("condition", "lower_us", "upper_us", "others"),
+    ("condition", "lower", "upper", "others"),
     [
-        ("paid >= at AND paid <= at + INTERVAL 1 HOUR", 0, HOUR_US, 0),
-        ("paid BETWEEN at - INTERVAL 1 HOUR AND at", -HOUR_US, 0, 0),
-        ("at < paid AND at + INTERVAL 1 HOUR > paid", 1, HOUR_US - 1, 0),
-        ("at - INTERVAL 2 HOURS <= paid - INTERVAL 1 HOUR", -HOUR_US, EVER_US, 0),
-        ("paid = at", 0, 0, 0),
-        ("paid <= at + INTERVAL 1 HOUR AND amount > price", -EVER_US, HOUR_US, 1),
+        ("paid >= at AND paid <= at + INTERVAL 1 HOUR", (0, MS), (HOUR_US, MS), 0),
+        ("paid >= at AND paid < at + INTERVAL 1 HOUR", (0, MS), (HOUR_US - 1, 1), 0),
+        ("paid BETWEEN at - INTERVAL 1 HOUR AND at", (-HOUR_US, MS), (0, MS), 0),
+        ("at < paid AND at + INTERVAL 1 HOUR > paid", (1, 1), (HOUR_US - 1, 1), 0),
+        ("at - INTERVAL 2 HOURS <= paid - INTERVAL 1 HOUR", (-HOUR_US, MS), (EVER_US, 0), 0),
+        ("paid = at AND paid >= at AND paid <= at", (0, 0), (0, 0), 0),
+        ("paid <= at + INTERVAL 1 HOUR AND amount > price", (-EVER_US, 0), (HOUR_US, MS), 1),
     ],
 )
 def test_bounds_between_event_times(
     orders: DataFrame,
     payments: DataFrame,
     condition: str,
-    lower_us: int,
-    upper_us: int,
+    lower: tuple[int, int],
+    upper: tuple[int, int],
     others: int,
 ) -> None:
     join = orders.join(payments, F.expr(f"id = order AND {condition}"))
@@ -213,7 +215,7 @@ def test_bounds_between_event_times(
         Catalyst(join.sparkSession._jvm), conjuncts_of(plan.condition().get()), *sides
     )
     assert found.between is not None
-    assert (found.between.lower_us, found.between.upper_us) == (lower_us, upper_us)
+    assert (found.between.lower, found.between.upper) == (lower, upper)
     assert (found.between.left.name(), found.between.right.name()) == ("at", "paid")
     assert len(found.others) == others
 
@@ -545,6 +547,20 @@ def test_keys_without_a_time_are_forgotten_only_within_a_watermark(
     drop = orders.dropDuplicatesWithinWatermark if within else orders.dropDuplicates
     (spec,) = (s for s in specs(planned(drop(["id", "at"]))) if isinstance(s, DropDuplicatesSpec))
     assert (spec.time_is_key, spec.expires_after_us) == ((False, 600e6) if within else (True, 0))
+
+
+def test_rows_are_distributed_by_the_parts_of_a_window(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    left = orders.select("id", F.window("at", "1 hour"))
+    right = payments.select(F.col("order").alias("id"), F.window("paid", "1 hour"))
+    unique = planned(left.dropDuplicates(["id", "window"]))
+    (spec,) = (each for each in specs(unique) if isinstance(each, DropDuplicatesSpec))
+    assert spec.key_columns == ("id_1", "window_1_start", "window_1_end")
+    joined = planned(left.join(right, ["id", "window"]))
+    (join,) = (each for each in specs(joined) if isinstance(each, JoinSpec))
+    assert join.left_keys == ("id_1", "k1_left", "k2_left")
+    assert join.right_keys == ("id_2", "k1_right", "k2_right")
 
 
 def test_the_value_of_a_subquery_is_joined_to_the_rows(

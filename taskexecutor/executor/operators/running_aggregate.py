@@ -75,6 +75,8 @@ class RunningAggregate(QueryOperator):
         keys, schema = self._spec.key_columns, self.context.input_schemas[0]
         aggregates, self._memory = self._spec.aggregates, state.columns
         meaning = meaning_of_partials(aggregates, schema)
+        if self._spec.window is not None:
+            meaning = {"window": repr(self._spec.window), **meaning}
         columns = columns_of_partials(aggregates, schema)
         if schema is not None and ROW_KIND in schema.names:
             name = self.context.operator_name

@@ -166,6 +166,26 @@ QUERIES = {
         "unique": timed.select("time", "origin", "dest")
         .dropDuplicates(["time", "origin"])
         .drop("dest"),
+        "unique_windows": timed.select(F.window("time", "6 hours"), "carrier").dropDuplicates(
+            ["window", "carrier"]
+        ),
+        # Flights leave on the hour: rows are at the bound, and unmatched ones at the watermark.
+        "within_hours": departures.join(
+            others,
+            F.expr(
+                "tailnum = plane AND next_at > left_at AND next_at < left_at + interval 9 hours"
+            ),
+            "left",
+        )
+        .groupBy(F.window("left_at", "1 hour"))
+        .agg(F.count("*").alias("all"), F.count("plane").alias("known")),
+        "same_windows": timed.where("origin = 'EWR'")
+        .select(F.window("time", "2 hours"), "tailnum", "flight")
+        .join(
+            timed.where("origin = 'LGA'").select(F.window("time", "2 hours"), "tailnum", "dest"),
+            ["window", "tailnum"],
+            "left",
+        ),
         "unique_near": timed.select("tailnum", "time")
         .dropDuplicatesWithinWatermark(["tailnum"])
         .select("tailnum"),

@@ -229,8 +229,9 @@ def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> di
             for kind in kinds
             if isinstance(kind.dataType, DecimalType | DayTimeIntervalType)
         }
-    if str(frame.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "false":
-        sums = {name: text for name, text in partials.items() if text.startswith("sum(")}
+    sums = {name: text for name, text in partials.items() if text.startswith("sum(")}
+    ansi = str(frame.sparkSession.conf.get("spark.sql.ansi.enabled")).lower()
+    if sums and ansi == "false":
         kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in sums.items())).schema
         partials |= {
             kind.name: _sum_or_error(sums[kind.name])

@@ -100,14 +100,14 @@ class WithinInterval:
         return times + lower_us, times + upper_us
 
     def horizon(self, side: int, watermark_us: int) -> int:
-        horizon_us = watermark_us + 1 - self._reach[side][1] - self._kept_us
+        horizon_us = watermark_us + 1 - self._reach[side][1] - self._kept_us[side]
         return min(max(horizon_us, _LEAST), _MOST)
 
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return times <= watermark_us
 
     def delay_us(self, side: int) -> int:
-        return max(self._reach[side][1], 0) + self._kept_us
+        return max(self._reach[side][1] + self._kept_us[side], 0)
 
 
 class WithinWindow(WithinInterval):

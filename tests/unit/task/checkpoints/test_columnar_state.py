@@ -444,9 +444,11 @@ def test_rows_of_an_operator_of_another_kind_are_refused(tmp_path: Path) -> None
         other.open()
 
 
-def sums(*expressions: str) -> RunningAggregate:
+def sums(*expressions: str, window: WindowSpec | None = None) -> RunningAggregate:
     return RunningAggregate(
-        RunningAggregateSpec(key_columns=("key",), aggregates=parse_aggregates(expressions))
+        RunningAggregateSpec(
+            key_columns=("key",), aggregates=parse_aggregates(expressions), window=window
+        )
     )
 
 
@@ -470,6 +472,11 @@ SUMS = pa.schema([("key", pa.string()), ("_p0_sum", pa.int64()), ("_rows", pa.in
             lambda: sums("sum(x) AS s"),
             lambda: sums("sum(y) AS s"),
             r"totals .* the program: it has no sum\(y\) int64, only sum\(x\) int64: a new agg",
+        ),
+        (
+            lambda: sums("sum(x) AS s", window=TumblingSpec(size_us=9)),
+            lambda: sums("sum(x) AS s", window=TumblingSpec(size_us=8)),
+            "totals do not fit the program: its window was Tum",
         ),
     ],
 )
