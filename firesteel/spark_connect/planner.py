@@ -144,6 +144,7 @@ class Planner:
         functions = StatefulFunctions(flows, flow_of=self._flow)
         self._nodes: dict[str, Callable[[Any], Flow]] = {
             "EventTimeWatermark": self._watermark,
+            "UpdateEventTimeWatermarkColumn": self._event_time_of_function,
             "Aggregate": self._aggregates.aggregate,
             "CollectMetrics": self._observation,
             "Deduplicate": self._deduplicate,
@@ -293,6 +294,13 @@ class Planner:
         # The attributes know that one of them is the event time.
         project = self._catalyst.project(attributes, flow.plan)
         return replace(flow, plan=project, watermark=watermark, hides_time=False)
+
+    def _event_time_of_function(self, plan: Any) -> Flow:
+        """Marks the event time of the rows that a stateful function returns. The watermark is that
+        of its input.
+        """
+        flow = self._flows.assigned(self._flow(children(plan)[0]))
+        return replace(flow, plan=self._catalyst.project(output(plan), flow.plan))
 
     def _union(self, plan: Any) -> Flow:
         attributes = output(plan)

@@ -80,6 +80,21 @@ class Longest(StatefulProcessor):
         pass
 
 
+class Landings(StatefulProcessor):
+    """When each flight lands, if each mile takes two minutes."""
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        for frame in rows:
+            lands = frame.time + pd.to_timedelta(frame.distance * 2, "min")
+            yield pd.DataFrame({"carrier": key[0], "lands": lands})
+
+    def close(self):
+        pass
+
+
 departures = timed.selectExpr("time AS left_at", "tailnum", "origin").where("origin = 'EWR'")
 others = (
     flights.selectExpr("time AS next_at", "tailnum AS plane", "origin AS place")
@@ -179,6 +194,16 @@ QUERIES = {
         )
         .groupBy(F.window("left_at", "1 hour"))
         .agg(F.count("*").alias("all"), F.count("plane").alias("known")),
+        "after_state": timed.groupBy("carrier")
+        .transformWithStateInPandas(
+            Landings(),
+            "carrier STRING, lands TIMESTAMP",
+            "Append",
+            "EventTime",
+            eventTimeColumnName="lands",
+        )
+        .groupBy(F.window("lands", "6 hours"), "carrier")
+        .count(),
         "same_windows": timed.where("origin = 'EWR'")
         .select(F.window("time", "2 hours"), "tailnum", "flight")
         .join(

@@ -32,7 +32,7 @@ NAMES = (
     *("files", "rows_of_parquet", "stored_metadata"),
     *("rows", "sql", "subqueries", "scalar_subqueries", "union", "pandas"),
     *("tumbling", "times", "sliding", "sessions", "unique"),
-    *("unique_windows", "same_windows", "within_hours"),
+    *("unique_windows", "same_windows", "within_hours", "after_state"),
     *(
         "unique_near",
         "static",
