@@ -13,15 +13,15 @@ from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind
 _EVER_US = 3_650 * 86_400_000_000
 # In February and in July: an expression whose distance depends on the month is not a bound.
 _PROBES_US = (1_770_700_000_000_000, 1_784_000_000_000_000)
-# Spark keeps rows for a millisecond longer than an inclusive bound needs. A bound in microseconds
-# is inclusive; the one of an exclusive bound is a microsecond less.
+# For how long Spark keeps rows after the watermark has passed a bound, in microseconds. Here, each
+# bound is inclusive: an exclusive one is a microsecond closer.
 _INCLUSIVE_US, _EXCLUSIVE_US = 1_000, 1
 _COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 
 
 class Bound(NamedTuple):
-    """A distance of times, inclusive; and for how long after the watermark has passed it Spark
-    keeps a row.
+    """A distance of times, inclusive. Rows are kept for `kept_us` after the watermark has passed
+    it.
     """
 
     distance_us: int
@@ -30,9 +30,9 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """The right time is from `lower` to `upper` after the left one. The times
-    are attributes: timestamps, or windows, whose times are their ends. With `only_equal`, their
-    equality is the only bound.
+    """The right time is from `lower` to `upper` after the left one. The times are attributes:
+    timestamps, or windows, whose times are their ends. With `only_equal`, their equality is the
+    only bound.
     """
 
     left: Any
@@ -116,7 +116,7 @@ class _Bounds:
         return Between(
             left=left,
             right=right,
-            # Of bounds with the same distance, the one that keeps rows for the shortest time.
+            # If two bounds have the same distance, the one that keeps rows for less time counts.
             lower=max(
                 self._lower, key=lambda b: (b.distance_us, -b.kept_us), default=Bound(-_EVER_US)
             ),

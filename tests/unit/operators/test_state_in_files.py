@@ -35,10 +35,12 @@ from taskexecutor.executor.columnar.grouping import (
     key_index,
     keyed_partials,
     ranked_rows,
+    row_log,
     value_counts,
 )
 from taskexecutor.executor.columnar.grouping.key_index import HashIndex, KeyIndex, TextIndex
 from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
+from taskexecutor.executor.columnar.grouping.ranked_rows import RankedRows
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.operators.windows import panes, window_operator
 from taskexecutor.executor.state import (
@@ -395,6 +397,22 @@ def test_windows_fire_as_many_at_a_time_as_are_in_memory_at_once(
     assert found == sorted(found), "in the order of time"
     assert len(found) == 300
     assert {count for *_, count in found} == {3}
+
+
+def test_the_rows_of_a_key_may_be_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "LARGEST_BYTES", 1)
+
+    def ranked() -> RankedRows:
+        by = [("n", True)]
+        return RankedRows(["k"], 3, by, ranked=False, latest_first=False, memory=in_files())
+
+    rows, again = ranked(), ranked()
+    rows.add(pa.record_batch({"k": list("abaacbab"), "n": [8, 7, 6, 5, 4, 3, 2, 1]}))
+    table = rows.frozen()()
+    assert table is not None
+    again.restore(pa.Table.from_batches([table.slice(n, 1).to_batches()[0] for n in range(7)]))
+    assert again.frozen()() == table
+    assert table["n"].to_pylist() == [2, 5, 6, 1, 3, 7, 4]
 
 
 ORACLES = [
