@@ -5,9 +5,10 @@ once, and for processAllAvailable.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from firesteel.client.client import Client
-from firesteel.client.job_details import Attempt, JobDetails
+from firesteel.client.job_details import Attempt, JobDetails, Vertex
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import FiresteelError
 
@@ -40,16 +41,17 @@ def process_available(client: Client, job_id: str) -> int | None:
         for details in client.watch_job(job_id):
             if details.status.globally_terminal:
                 return None
-            if waiting.are_read(details):
+            if waiting.are_read(details) and _all_run(details):
                 break
         try:
             client.checkpoint(job_id)
             # Once it is complete, sinks have processed the one before.
             return client.checkpoint(job_id)
         except FiresteelError:
-            if client.job_details(job_id).status is JobStatus.RUNNING:
+            now = client.job_details(job_id)
+            if now.status is JobStatus.RUNNING and _attempts(now) == _attempts(details):
                 raise
-            # It restarts, and reads some of the rows again, or it has ended.
+            # It has restarted, and reads some of the rows again, or it has ended.
 
 
 def has_read_everything(details: JobDetails) -> bool:
@@ -103,13 +105,24 @@ def _has_ended(attempt: Attempt) -> bool:
     return attempt.state is ExecutionState.FINISHED
 
 
+def _all_run(details: JobDetails) -> bool:
+    """Whether a checkpoint can be taken: no task is still being started."""
+    return all(
+        attempt is not None and (attempt.state is ExecutionState.RUNNING or _has_ended(attempt))
+        for attempt in _current(details.vertices)
+    )
+
+
+def _attempts(details: JobDetails) -> list[str | None]:
+    return [attempt.attempt_id if attempt else None for attempt in _current(details.vertices)]
+
+
 def _sources(details: JobDetails) -> list[Attempt | None]:
     """Returns the current attempts of all sources; none if the job does not run."""
     if details.status is not JobStatus.RUNNING:
         return []
-    return [
-        subtask.current
-        for vertex in details.vertices
-        if not vertex.input_vertex_ids
-        for subtask in vertex.subtasks
-    ]
+    return _current(vertex for vertex in details.vertices if not vertex.input_vertex_ids)
+
+
+def _current(vertices: Iterable[Vertex]) -> list[Attempt | None]:
+    return [subtask.current for vertex in vertices for subtask in vertex.subtasks]

@@ -117,3 +117,25 @@ def test_rows_are_awaited_again_if_the_job_restarts_before_their_checkpoint() ->
     assert process_available(cast(Client, Checkpointing(JobStatus.FAILED)), "j") is None
     with pytest.raises(FiresteelError, match="no longer running"):
         process_available(cast(Client, Checkpointing(JobStatus.RUNNING)), "j")
+
+
+def test_a_checkpoint_is_taken_once_all_tasks_run() -> None:
+    client = Checkpointing(JobStatus.RUNNING)
+    client.taken = 1  # the next one succeeds
+    source, seen = vertex(attempt("a", 3, FINISHED)), []
+
+    def watch_job(job_id: str) -> Iterator[JobDetails]:
+        for state in (ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, RUNNING):
+            seen.append(state)
+            yield job(source, vertex(attempt("sink", 0, state), inputs=("v",)))
+
+    client.watch_job = watch_job  # type: ignore[method-assign]
+    assert process_available(cast(Client, client), "j") == 3
+    assert seen[-1] is RUNNING
+
+
+def test_rows_are_awaited_again_if_a_task_was_replaced_before_their_checkpoint() -> None:
+    client = Checkpointing(JobStatus.RUNNING)
+    client.job_details = lambda job_id: reads(0, name="b")  # type: ignore[method-assign]
+    assert process_available(cast(Client, client), "j") == 3
+    assert client.watched == 2
