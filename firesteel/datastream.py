@@ -943,6 +943,7 @@ class KeyedStream(DataStream):
         uid: str,
         *,
         pandas: bool,
+        late_column: str = "",
     ) -> DataStream:
         if initial_state is not None:
             if not isinstance(initial_state, KeyedStream):
@@ -960,6 +961,7 @@ class KeyedStream(DataStream):
             output_mode=output_mode,
             time_mode=time_mode,
             pandas=pandas,
+            late_column=late_column,
             nodes=[upstream.node for upstream in self._upstreams],
             initial_key_columns=None if initial_state is None else initial_state.key_columns,
             initial_nodes=[]

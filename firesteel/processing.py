@@ -128,6 +128,7 @@ def transform_with_state_spec(
     time_mode: str,
     pandas: bool,
     nodes: Sequence[StreamNode],
+    late_column: str,
     initial_key_columns: tuple[str, ...] | None,
     initial_nodes: Sequence[StreamNode],
 ) -> TransformWithStateSpec:
@@ -168,6 +169,7 @@ def transform_with_state_spec(
         output_mode=output_mode.lower(),
         time_mode=mode,
         pandas=pandas,
+        late_column=late_column,
         initial_key_columns=initial_key_columns,
     )
 

@@ -19,6 +19,8 @@ class TransformWithStateSpec(Spec):
     output_mode: str = "append"  # append | update: for sinks, the processor does not see it
     time_mode: str = "none"  # none | processing_time | event_time
     pandas: bool = False
+    # Event times, as in Spark: rows that the watermark has reached are left out; empty: none are.
+    late_column: str = ""
     initial_key_columns: tuple[str, ...] | None = None  # None: no second input (initial state)
 
     sees_each_update = True
@@ -30,5 +32,7 @@ class TransformWithStateSpec(Spec):
     @property
     def needed_times(self) -> list[NeededTime]:
         # Without reading the watermark, it treats rows as late as its timers are early.
-        late = self.sets_event_timers and not reads_watermark(self.processor)
+        late = (
+            self.sets_event_timers and not self.late_column and not reads_watermark(self.processor)
+        )
         return [NeededTime(0, "")] if late else []

@@ -12,7 +12,7 @@ from pyspark.util import PythonEvalType
 
 from firesteel.errors import InvalidProgram
 from firesteel.plan.catalyst_plan import items
-from firesteel.spark_connect.catalyst import Catalyst, children
+from firesteel.spark_connect.catalyst import Catalyst, children, delay_ms, output
 from firesteel.spark_connect.flows import Flow, Flows
 from firesteel.spark_connect.group_state import GroupStateProcessor
 from firesteel.spark_connect.sources import schema_of
@@ -74,12 +74,26 @@ class StatefulFunctions:
             replace(flow, plan=self._catalyst.project(given, flow.plan)), names
         )
         keyed = flow.stream.key_by(*(by_id[key.exprId().id()] for key in keys))
-        run = keyed.transform_with_state_in_pandas if pandas else keyed.transform_with_state
         mode = plan.outputMode().toString().lower()
         attributes = items(plan.outputAttrs())
         schema = StructType([StructField(a.name(), _type_of(a)) for a in attributes])
         uid = self._names.uid("function")
-        stream = run(processor, schema, mode, time_mode, uid=uid)
+        times = (
+            by_id.get(each.exprId().id(), "")
+            for each in output(child)
+            if delay_ms(each) is not None
+        )
+        stream = keyed._with_state(
+            processor,
+            schema,
+            mode,
+            time_mode,
+            initial_state=None,
+            name=None,
+            uid=uid,
+            pandas=pandas,
+            late_column=next(times, "") if time_mode == "event_time" else "",
+        )
         return self._flows.on(stream, attributes, [each.name() for each in attributes])
 
 

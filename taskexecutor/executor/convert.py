@@ -240,7 +240,11 @@ def task_state(
 def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.ExecutorToTaskExecutor:
     if not isinstance(answer, CheckpointAcknowledged):
         return _CHECKPOINT_ANSWER.encode(answer, job_id=job_id)
-    with_state = tuple(operator for operator in answer.snapshot.operators if not operator.empty)
+    with_state = tuple(
+        operator
+        for operator in answer.snapshot.operators
+        if not operator.empty or operator.watermark_us is not None
+    )
     snapshot = replace(answer.snapshot, operators=with_state)
     message = _CHECKPOINT_ANSWER.encode(replace(answer, snapshot=snapshot), job_id=job_id)
     if len(message.checkpoint_acknowledged.snapshot.operators) > MAX_PAYLOAD_BYTES:

@@ -78,9 +78,13 @@ def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) ->
 
 
 def event_times(operator: CheckpointedOperator) -> list[int]:
-    """Returns the event times of the operator's subtasks, in ascending order."""
-    watermarks_us = {part.watermark_us for part in operator.subtasks.values()}
-    return sorted(watermark for watermark in watermarks_us if watermark is not None)
+    """Returns the event times of the operator's subtasks with state, in ascending order; if none
+    has state, the latest of all.
+    """
+    parts = operator.subtasks.values()
+    times_us = {(part.watermark_us, part.empty) for part in parts if part.watermark_us is not None}
+    with_state = sorted(time_us for time_us, empty in times_us if not empty)
+    return with_state or sorted(time_us for time_us, _ in times_us)[-1:]
 
 
 def _check_event_time(operator: CheckpointedOperator, vertex: JobVertex) -> None:

@@ -305,6 +305,37 @@ def test_timers_fire_in_order_of_time_before_the_watermark_advances() -> None:
     assert harness.watermarks_us == [10_999_999, 19_000_000]
 
 
+@pytest.mark.parametrize("window", [False, True])
+def test_rows_that_the_watermark_has_reached_are_left_out(window: bool) -> None:
+    time = pa.timestamp("us", "UTC")
+    kind = pa.struct([("start", time), ("end", time)]) if window else time
+    schema = pa.schema([("key", pa.string()), ("t", kind)])
+    counted = pa.schema([("key", pa.string()), ("count", pa.int64())])
+
+    def batch(**times_us: int | None) -> pa.RecordBatch:
+        values = pa.array(list(times_us.values()), time)
+        if window:
+            starts = pa.array([None] * len(values), time)
+            values = pa.StructArray.from_arrays([starts, values], ["start", "end"])
+        return pa.RecordBatch.from_arrays([pa.array(list(times_us)), values], schema=schema)
+
+    options: dict[str, Any] = {"time_mode": "event_time", "late_column": "t"}
+    first = opened(examples.RunningCount(), [schema], counted, **options)
+    first.process(batch(before_1970=0, a=1, unknown=None))
+    first.watermark(50)
+    first.process(batch(a=50, b=51))
+    assert [(row["key"], row["count"]) for row in first.rows()] == [
+        ("a", 1),
+        ("unknown", 1),
+        ("b", 1),
+    ]
+    second = opened(
+        examples.RunningCount(), [schema], counted, restored=first.checkpoint(1), **options
+    )
+    second.process(batch(a=50, b=51))
+    assert second.rows() == [{"key": "b", "count": 2}]
+
+
 def test_processing_time_timers() -> None:
     clock = [0]
     harness = opened(

@@ -4,7 +4,7 @@ output batch per input batch.
 A processor lives as long as its task: `init` is called when the task opens, `close` when it closes.
 Timers fire between batches: event-time timers when the watermark reaches them, before it is
 forwarded; all remaining ones when event time ends with bounded input. Late rows are processed like
-any others.
+any others, unless the spec names the column of their times.
 
 With an initial state there are two inputs, and the second is read to its end before the first
 (`reads_first`). No checkpoint is taken until then. A task that is restored from a later checkpoint
@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
     StatefulProcessor,
     TimerValues,
 )
 
+from firesteel.column_names import column_index
 from firesteel.common.error_report import summary_of
 from firesteel.common.time_zones import in_zone
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
@@ -31,6 +33,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import TransformWithStateSpec
 from taskexecutor.executor.columnar import choose
+from taskexecutor.executor.columnar.grouping.key_times import instants
 from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.operators.python_rows.current_key import CurrentKey, ShownKeys
@@ -41,6 +44,7 @@ from taskexecutor.executor.operators.python_rows.row_collector import (
     shown_key,
 )
 from taskexecutor.executor.operators.python_rows.rows import row_maker, to_python
+from taskexecutor.executor.operators.query_watermark import FIRST_WATERMARK_US
 from taskexecutor.executor.operators.transform_with_state.expiring import Sweeps
 from taskexecutor.executor.operators.transform_with_state.grouping import Key, KeyedBatch, by_key
 from taskexecutor.executor.operators.transform_with_state.handle import ProcessorHandle
@@ -84,6 +88,7 @@ class TransformWithState(StreamOperator):
         schema = context.output_schema or declared(self._spec.output_schema, None)
         assert schema is not None, "transform_with_state has an output schema"
         self._time_zone = session_zone(context)
+        self._late = context.counter("numLateRecordsDropped")
         self._shown = ShownKeys(
             context.input_schemas[0] if context.input_schemas else None,
             self._spec.key_columns,
@@ -132,6 +137,8 @@ class TransformWithState(StreamOperator):
     # -- data
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if self._spec.late_column and input_index == _ROWS:
+            batch = self._in_time(batch)
         if not batch.num_rows:
             return
         with self.context.time("python"):
@@ -148,6 +155,18 @@ class TransformWithState(StreamOperator):
             self._fire_overdue()
             self._current.key = None
             self._collector.flush()
+
+    def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows that are not late."""
+        watermark_us = max(self.context.timers.current_watermark_us, FIRST_WATERMARK_US)
+        times = batch.column(column_index(batch.schema, self._spec.late_column))
+        if pa.types.is_struct(times.type):  # a window
+            times = pc.struct_field(times, "end")
+        late = instants(times) <= watermark_us
+        if not late.any():
+            return batch
+        self._late.inc(int(late.sum()))
+        return batch.filter(pa.array(~late))
 
     def end_input(self, input_index: int) -> None:
         if input_index == _INITIAL_STATE:

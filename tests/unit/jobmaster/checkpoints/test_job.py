@@ -587,6 +587,7 @@ def keyed_job(
 
 def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
     state = snapshot("sink", "state").operators
+    state += (OperatorSnapshot(operator_id=operator_id("window"), watermark_us=5),)
     part = Snapshot(
         operators=state,
         operators_finished=True,

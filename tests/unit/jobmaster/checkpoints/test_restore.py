@@ -146,9 +146,10 @@ def test_the_max_parallelism_of_keyed_state_is_for_good() -> None:
     check_fits(program(), [checkpointed(2, keyed=True)])
 
 
-def at(*reached_us: int | None) -> CheckpointedOperator:
+def at(*reached_us: int | None, state: bool = True) -> CheckpointedOperator:
     """Returns an operator whose subtasks are at these event times; some had reached its end."""
-    parts = enumerate(snapshot(n, len(reached_us)) for n in range(len(reached_us)))
+    items, count = int(state), len(reached_us)
+    parts = enumerate(snapshot(n, count, items=items) for n in range(count))
     return CheckpointedOperator(
         operator_id=operator_id("a"),
         uid="u",
@@ -179,6 +180,17 @@ def test_subtasks_at_different_event_times_keep_their_number() -> None:
     assert [part.watermark_us for part in assign(same, 3)] == [5, 5, None]
     assert [part.watermark_us for part in assign(same, 2)] == [5, 5]
     check_fits(program(), [at(5)])
+
+
+def test_subtasks_without_state_also_keep_their_event_time() -> None:
+    """If their number changes, that of the subtasks with state counts."""
+    without = at(5, 15, state=False)
+    check_fits(program(), [without])
+    assert [part.watermark_us for part in assign(without, 2)] == [5, 15]
+    assert [part.watermark_us for part in assign(without, 3)] == [15] * 3
+    mixed = replace(without, subtasks={**without.subtasks, 0: at(5).subtasks[0]})
+    check_fits(program(), [replace(mixed, parallelism=3)])
+    assert [part.watermark_us for part in assign(mixed, 3)] == [5] * 3
 
 
 def test_without_uids_a_new_operator_does_not_get_the_old_ones_state() -> None:
