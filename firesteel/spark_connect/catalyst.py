@@ -145,11 +145,21 @@ class Catalyst:
         none = nothing(self.jvm)
         return self.logical.Aggregate(self.seq([]), self.seq(results), child, none)
 
+    def filtered(self, call: Any, condition: Any) -> Any:
+        """Returns the call of an aggregate function for those of its rows that meet a condition."""
+        if call.filter().isDefined():
+            condition = self.expressions.And(condition, call.filter().get())
+        some = self.jvm.scala.Some(condition)
+        return call.aggregateFunction().toAggregateExpression(call.isDistinct(), some)
+
+    def parsed(self, session: Any, text: str) -> Any:
+        """Returns an SQL expression, whose names are not resolved."""
+        return session.sessionState().sqlParser().parseExpression(text)
+
     def aggregate(self, session: Any, text: str, columns: Sequence[Any]) -> Any:
         """Returns what Spark understands by the SQL text of an aggregate function of columns."""
-        parsed = session.sessionState().sqlParser().parseExpression(text)
         leaf = self.leaf(columns or [self.named(self.literal(1), "one").toAttribute()])
-        plan = self.aggregated([self.named(parsed, "result")], leaf)
+        plan = self.aggregated([self.named(self.parsed(session, text), "result")], leaf)
         rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
         analyzed = _applied(self._replacements, rows.queryExecution().analyzed())
         return analyzed.aggregateExpressions().head().child()

@@ -42,12 +42,14 @@ class CollectedValues:
             below = children(expression)
             return expression.withNewChildren(catalyst.seq(map(bound, below)))
 
+        exists = catalyst.expressions.IsNotNull(element)  # not so for an empty list
+
         return CollectedValues(
             row=row,
             lists=catalyst.array_of(row.dataType(), COLLECTED),
             element=element,
             calls=calls,
-            bound=[bound(call) for call in calls],
+            bound=[catalyst.filtered(bound(call), exists) for call in calls],
         )
 
     def computed(self, catalyst: Catalyst, keys: Sequence[Any], results: Sequence[Any]) -> Any:
@@ -61,7 +63,7 @@ class CollectedValues:
         rows = catalyst.logical.Generate(
             catalyst.expressions.Explode(self.lists),
             catalyst.seq([len(given)]),
-            False,
+            True,
             none,
             catalyst.seq([self.element]),
             groups,

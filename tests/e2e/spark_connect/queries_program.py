@@ -290,9 +290,21 @@ QUERIES = {
         "medians": flights.groupBy("tailnum").agg(
             F.median("dep_delay").alias("delay"), F.max("distance").alias("longest")
         ),
+        "no_flights": flights.where("distance < 0").agg(
+            F.count("*").alias("n"),
+            F.max("time").alias("last"),
+            F.expr("count_if(dest = 'LAX') + 1").alias("more"),
+        ),
         "null_keys": flights.groupBy("tailnum").agg(F.max("distance").alias("longest")),
     },
     "complete": {
+        "no_flight": flights.where("distance < 0").agg(
+            F.count("*").alias("n"),
+            F.avg("distance").alias("mean"),
+            F.sum(F.col("distance").cast("DECIMAL(10, 2)")).alias("miles"),
+            F.collect_list(F.struct("carrier", "dest")).alias("flights"),
+            F.median("dep_delay").alias("delay"),
+        ),
         "top": flights.groupBy("dest").count().orderBy(F.desc("count"), "dest").limit(10),
         "planes": flights.groupBy("origin").agg(F.approx_count_distinct("tailnum").alias("planes")),
         "all": flights.agg(

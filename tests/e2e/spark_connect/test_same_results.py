@@ -23,11 +23,12 @@ KEYS = {
     "days": ["window"],
     "null_keys": ["tailnum"],
     "medians": ["tailnum"],
+    "no_flights": [],
     "group_state": ["carrier"],
     "with_state": ["plane"],
 }
 # The names of results that have all rows in each batch.
-COMPLETE = ("top", "all", "having", "planes")
+COMPLETE = ("no_flight", "top", "all", "having", "planes")
 NAMES = (
     *("files", "rows_of_parquet", "stored_metadata"),
     *("rows", "sql", "subqueries", "scalar_subqueries", "union", "pandas"),

@@ -32,6 +32,8 @@ class SparkStage(StreamOperator):
         self._specs = tuple(specs)
         self._output_schema = output_schema  # None: taken from the first bundle's plan
         self._dtypes: list[tuple[str, str]] = []  # of the last bundle's plan
+        self._aggregate = aggregate_of(self._specs)
+        self._emitted = 0  # rows of the current bundle's results
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -40,7 +42,13 @@ class SparkStage(StreamOperator):
 
     def _run(self, runner: Runner) -> None:
         """Runs a bundle and emits its results."""
+        self._emitted = 0
         self._spark.run(runner, self._checked, self._emit)
+        if self._aggregate is None or self._emitted:
+            return
+        if (partials := self._aggregate.without_rows) is not None:
+            assert self._output_schema is not None
+            self.output.emit(_without_rows(partials, self._output_schema))
 
     def _planned(self, leaf: DataFrame) -> DataFrame:
         """Returns the results of the group over `leaf`, for a Spark job."""
@@ -52,9 +60,9 @@ class SparkStage(StreamOperator):
                 self._emit(batch)
 
     def _emit(self, batch: pa.RecordBatch) -> None:
-        aggregate = aggregate_of(self._specs)
-        if aggregate is not None and aggregate.in_event_time:
-            batch = _in_windows(batch, aggregate)
+        self._emitted += batch.num_rows
+        if self._aggregate is not None and self._aggregate.in_event_time:
+            batch = _in_windows(batch, self._aggregate)
         self.output.emit(batch)
 
     def _checked(self, frame: DataFrame) -> pa.Schema:
@@ -75,6 +83,17 @@ class SparkStage(StreamOperator):
             )
         self._dtypes = dtypes
         return self._output_schema
+
+
+def _without_rows(partials: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the partial row of no rows, with the columns of `schema`."""
+    columns = [
+        partials.column(field.name).combine_chunks().cast(field.type)
+        if field.name in partials.column_names
+        else pa.array([0 if field.name == composed.ROWS else None], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _in_windows(batch: pa.RecordBatch, aggregate: PartialWindowAggregateSpec) -> pa.RecordBatch:
