@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,7 +75,7 @@ from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.leader import FixedLeader, LeaderRetriever
 from firesteel.common.logs import get_logger
 from firesteel.common.metrics import Registry, Sample
-from firesteel.common.process import StartFailed, exit_reason, log_tail
+from firesteel.common.process import StartFailed, exit_reason, log_tail, module_command
 from firesteel.common.process.log_files import old, prune
 from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.process_info import ProcessInfo
@@ -718,13 +717,11 @@ class Shell:
         """Runs one JobMaster process from its start to its end."""
         number = next(self._process_numbers)
         log_path = self._log_directory / f"jobmaster-{self.store.epoch}-{number}.log"
-        argv = [
-            sys.executable,
-            "-m",
+        argv = module_command(
             "jobmaster",
             *(() if elected(self.conf) else ("--dispatcher", self.address)),
             *self.conf.to_arguments(),
-        ]
+        )
         try:
             child = await self.platform.processes.spawn(argv, log_path=log_path, lifeline="inherit")
         except (StartFailed, OSError) as error:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 from dispatcher.rest.process import listen
 from firesteel.common.backoff import Backoff
 from firesteel.common.logs import get_logger
-from firesteel.common.process import WITHOUT_FORK_HANDLERS, StartFailed, spawn
+from firesteel.common.process import WITHOUT_FORK_HANDLERS, StartFailed, module_command, spawn
 
 log = get_logger(__name__)
 
@@ -34,7 +33,7 @@ class SparkConnectProcess:
     ) -> None:
         """`log_path`: None: it shares the output of this process."""
         self._host, self._port = host, port
-        self._argv = [sys.executable, "-m", MODULE, "--host", host, *arguments]
+        self._argv = module_command(MODULE, "--host", host, *arguments)
         self._log_path = log_path
         self._running = asyncio.create_task(self._run(), name="spark-connect")
 

@@ -10,7 +10,6 @@ import itertools
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +19,7 @@ import psutil
 from firesteel.common.config import options
 from firesteel.common.ids import Epoch
 from firesteel.common.logs import get_logger
-from firesteel.common.process import StartFailed, exit_reason
+from firesteel.common.process import StartFailed, exit_reason, module_command
 from firesteel.common.process.log_files import old, prune, slot_logs
 from firesteel.common.service.platform import SYSTEM, Platform, Process
 from resourcemanager.core.events import (
@@ -69,7 +68,7 @@ class LocalDriver:
         self._directory = directory
         self._arguments = tuple(arguments)
         self._logs_kept = logs_kept
-        self._command = tuple(command) or (sys.executable, "-m", "taskexecutor")
+        self._command = tuple(command or module_command("taskexecutor"))
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
         self._previous: dict[WorkerId, Signalled] = {}  # of an earlier ResourceManager

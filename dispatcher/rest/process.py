@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from firesteel.common.backoff import Backoff
 from firesteel.common.logs import get_logger
-from firesteel.common.process import StartFailed, spawn
+from firesteel.common.process import StartFailed, module_command, spawn
 
 log = get_logger(__name__)
 
@@ -46,7 +45,7 @@ class RestProcess:
         host, port = listener.getsockname()[:2]
         self.address = f"{host}:{port}"
         self._listener = listener
-        self._argv = [sys.executable, "-m", MODULE, *arguments]
+        self._argv = module_command(MODULE, *arguments)
         self._log_path = log_path
         self._running = asyncio.create_task(self._run(), name="rest")
 

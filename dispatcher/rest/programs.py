@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from firesteel.client.submitted_program import OUTCOME, REQUEST, ProgramOutcome,
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import is_id, random_id
 from firesteel.common.logs import get_logger
-from firesteel.common.process import StartFailed, exit_reason, spawn
+from firesteel.common.process import StartFailed, exit_reason, module_command, spawn
 from firesteel.common.security.credentials import TOKEN_VARIABLE
 from firesteel.errors import FiresteelError
 
@@ -180,7 +179,7 @@ class ProgramRunner:
         problem = ""
         try:
             child = await spawn(
-                [sys.executable, "-P", "-m", _MODULE, str(folder)],
+                module_command(_MODULE, str(folder)),
                 log_path=folder / _OUTPUT,
                 env=self._environment(token),
                 cwd=folder,

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from firesteel.common.logs import get_logger
-from firesteel.common.process import temporary
+from firesteel.common.process import module_command, temporary
 from firesteel.common.process.class_archive import ClassArchive
 from firesteel.spark_connect import java_options
 
@@ -52,7 +52,7 @@ def record(archive: ClassArchive) -> bool:
         try:
             with tempfile.TemporaryFile() as log:
                 process = subprocess.run(
-                    [sys.executable, "-m", RECORDER, str(path), str(folder)],
+                    module_command(RECORDER, str(path), str(folder)),
                     stdout=log,
                     stderr=log,
                     timeout=RECORDING_S,

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.common.process import StartFailed
+from firesteel.common.process import StartFailed, module_command
 from firesteel.common.process.forked import ForkServer
 
 SOON_S = 60.0
@@ -52,7 +52,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (package / "__main__.py").write_text(SERVICE)
     paths = [str(tmp_path), str(Path(__file__).resolve().parents[2])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    return [sys.executable, "-m", "small_service", "--at", "127.0.0.1"]
+    return module_command("small_service", "--at", "127.0.0.1")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_processes_are_copies_of_one(server: ForkServer, tmp_path: Path) -
             assert log.read_text().splitlines() == said
             process = psutil.Process(child.pid)
             command = [word for word in process.cmdline() if word]
-            assert command == [sys.executable, "-m", "small_service", "--at", "127.0.0.1"]
+            assert command == module_command("small_service", "--at", "127.0.0.1")
             assert os.getpgid(child.pid) == child.pid
             assert os.readlink(f"/proc/{child.pid}/fd/0") == os.devnull
         first.signal(signal.SIGTERM)
@@ -96,7 +96,7 @@ async def test_one_that_ends_before_it_is_ready(service: list[str], tmp_path: Pa
 
 
 async def test_a_module_that_cannot_be_imported(service: list[str]) -> None:
-    server = ForkServer([*service[:2], "no_such_service"], "own")
+    server = ForkServer(module_command("no_such_service"), "own")
     with pytest.raises(StartFailed, match="has ended"):
         await server.spawn()
     server.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,7 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firesteel.common.process import Child, StartFailed, announce_ready, spawn, watch_lifeline
+from firesteel.common.process import (
+    Child,
+    StartFailed,
+    announce_ready,
+    module_command,
+    spawn,
+    watch_lifeline,
+)
 from tests.small_disk import fill, small_disk
 from tests.waiting import until
 
@@ -242,3 +250,11 @@ def test_without_a_parent_that_waits_both_do_nothing(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("FIRESTEEL_LIFELINE_FD", raising=False)
     watch_lifeline()
     announce_ready(address="127.0.0.1:1")
+
+
+def test_files_in_the_current_directory_shadow_no_modules(tmp_path: Path) -> None:
+    for name in ("json.py", "queue.py", "firesteel.py"):
+        (tmp_path / name).write_text("raise SystemExit(__file__)")
+    command = module_command("firesteel.common.process.java")
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -26,6 +26,7 @@ from firesteel.client.signals import INTERRUPTED
 from firesteel.common import metrics_targets
 from firesteel.common.config import Configuration, options
 from firesteel.common.installation import SERVICES, service_environment
+from firesteel.common.process import module_command
 from firesteel.common.security.listening import uses_tls
 from firesteel.errors import FiresteelError
 from firesteel.high_availability import ZOOKEEPER, is_elected
@@ -353,5 +354,5 @@ def service(name: str, arguments: tuple[str, ...]) -> None:
     `cluster start` starts all processes of a cluster on one machine. This command becomes the
     process of one service, with its options, until it receives SIGTERM.
     """
-    argv = [sys.executable, "-m", _SERVED[name], *arguments]
+    argv = module_command(_SERVED[name], *arguments)
     os.execve(argv[0], argv, service_environment(os.environ))

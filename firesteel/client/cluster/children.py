@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from firesteel.common.backoff import Backoff
 from firesteel.common.logs import get_logger
-from firesteel.common.process import Child, StartFailed, spawn
+from firesteel.common.process import Child, StartFailed, module_command, spawn
 
 log = get_logger(__name__)
 
@@ -92,7 +91,7 @@ class Children:
     async def _spawn(self, name: str) -> None:
         module, arguments = self._command(name)
         child = await spawn(
-            [sys.executable, "-m", module, *arguments],
+            module_command(module, *arguments),
             log_path=self._logs / f"{name}.log" if self._logs is not None else None,
             cwd=self._directory,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,13 @@ from firesteel.client.cluster.directory import (
 from firesteel.client.job_details import ClusterOverview
 from firesteel.common.config import Configuration, options
 from firesteel.common.installation import service_environment
-from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking, temporary
+from firesteel.common.process import (
+    BlockingChild,
+    StartFailed,
+    module_command,
+    spawn_blocking,
+    temporary,
+)
 from firesteel.common.security.folder import SecurityFolder, security_directory
 from firesteel.errors import FiresteelError
 
@@ -229,7 +234,7 @@ def _start_supervisor(
 ) -> BlockingChild:
     """Returns when the Dispatcher serves. Raises FiresteelError."""
     directory.create()
-    argv = [sys.executable, "-m", SUPERVISOR, "--dir", str(directory.path)]
+    argv = module_command(SUPERVISOR, "--dir", str(directory.path))
     argv += ["--task-executors", str(task_executors), "--masters", str(masters)]
     argv += ["--port", str(port)] if port is not None else []
     try:

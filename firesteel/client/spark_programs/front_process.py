@@ -21,6 +21,7 @@ from firesteel.common.process import (
     BlockingChild,
     StartFailed,
     log_tail,
+    module_command,
     spawn_blocking,
     temporary,
 )
@@ -143,7 +144,7 @@ class FrontProcess:
         lifeline, self._lifeline = os.pipe()
         try:
             self._child = spawn_blocking(
-                [sys.executable, "-m", MODULE, str(self._folder)],
+                module_command(MODULE, str(self._folder)),
                 env=_environment(),
                 lifeline=lifeline,
                 ready_timeout_s=START_TIMEOUT_S,

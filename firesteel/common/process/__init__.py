@@ -8,6 +8,7 @@ from firesteel.common.process.child import (
     StartFailed,
     exit_reason,
     log_tail,
+    module_command,
     spawn,
     spawn_blocking,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "announce_ready",
     "exit_reason",
     "log_tail",
+    "module_command",
     "spawn",
     "spawn_blocking",
     "watch_lifeline",

@@ -26,11 +26,18 @@ from typing import Any, BinaryIO, Literal, Protocol
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
 from firesteel.common.process.log_files import LOG_FILE
 
-# For a start on a busy machine. The death of the process ends the wait.
 # The environment of processes that fork others, or whose libraries do: with its handlers, gRPC may
 # abort the new process before it executes anything.
 WITHOUT_FORK_HANDLERS = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
+# For a start on a busy machine. The death of the process ends the wait.
 READY_TIMEOUT_S = 180.0
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Returns the command of a process that runs a module. Files in its current directory, such as
+    a program called `queue.py`, do not shadow modules.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 class StartFailed(Exception):

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from firesteel.common.process.child import module_command
 from firesteel.common.process.lifeline import READY_FD
 from firesteel.common.process.log_files import LOG_FILE
 
@@ -43,7 +44,7 @@ def main() -> None:
     gc.freeze()  # a collection in a copy would write to all shared memory
     if _Server(replies).serve():
         sys.argv = [f"{module}/__main__.py", *arguments]
-        _show_command([sys.executable, "-m", module, *arguments])
+        _show_command(module_command(module, *arguments))
         command()
 
 

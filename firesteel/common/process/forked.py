@@ -13,7 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from firesteel.common.process.child import READY_TIMEOUT_S, Child, StartFailed, await_ready
+from firesteel.common.process.child import (
+    READY_TIMEOUT_S,
+    Child,
+    StartFailed,
+    await_ready,
+    module_command,
+)
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
 from firesteel.common.process.log_files import LOG_FILE
 
@@ -24,14 +30,14 @@ _NOT_KNOWN = 255  # the exit code of a process that has outlived its server
 
 
 class ForkServer:
-    """Starts processes that all run one command, `python -m MODULE ...`, where `MODULE.__main__`
+    """Starts processes that all run one `module_command(MODULE, ...)`, where `MODULE.__main__`
     has a click command `main`.
 
     The server process starts with the first of them, and again if it has died; they survive it.
     """
 
     def __init__(self, argv: Sequence[str], lifeline: Literal["own", "inherit"]) -> None:
-        assert list(argv[:2]) == [sys.executable, "-m"], argv
+        assert list(argv[:3]) == [sys.executable, "-P", "-m"], argv
         self._argv = tuple(argv)
         self._lifeline: Literal["own", "inherit"] = lifeline
         self._server: subprocess.Popen[bytes] | None = None
@@ -70,7 +76,7 @@ class ForkServer:
         lifeline = lifeline_for_children(self._lifeline)
         env = {key: os.environ[key] for key in os.environ if key not in (READY_FD, LOG_FILE)}
         server = self._server = subprocess.Popen(
-            [sys.executable, "-m", _SERVER, *self._argv[2:]],
+            module_command(_SERVER, *self._argv[3:]),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from firesteel.common.process import module_command
 from firesteel.common.process.class_archive import (
     QUIET,
     ClassArchive,
@@ -106,9 +107,7 @@ def build(archive: ClassArchive) -> bool:
 
     def recorder(path: Path) -> None:
         copy_jars(spark_home() / "jars", jars)
-        subprocess.run(
-            [sys.executable, "-m", _RECORDER, str(path), str(jars)], check=True, timeout=600
-        )
+        subprocess.run(module_command(_RECORDER, str(path), str(jars)), check=True, timeout=600)
 
     return archive.record(recorder)
 
