@@ -13,6 +13,8 @@ from firesteel.text import valid_text
 class FiresteelError(Exception):
     """Base of all errors, with one clear message: the problem and the remedy."""
 
+    exit_code = 1  # of a command that fails with it
+
 
 class InvalidProgram(FiresteelError):
     """The program is invalid; no job can be built from it."""
@@ -54,6 +56,7 @@ class ErrorInfo:
     final: bool = False  # a new attempt would fail as well: the job is not restarted
     condition: str = ""  # Spark's, such as DIVIDE_BY_ZERO, if it is an error of Spark's
     sql_state: str = ""  # of this condition, such as "22012"
+    exit_code: int = 0  # of a program that has ended itself with another one than 0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -82,6 +85,8 @@ class JobFailed(FiresteelError):
         self.job_id = job_id
         self.job_name = job_name
         self.error = error
+        if error is not None and error.exit_code:
+            self.exit_code = error.exit_code
         name = f" ({job_name})" if job_name else ""
         where = f" in {error.task_name}" if error and error.task_name else ""
         reason = f"{where}: {error.summary}" if error else ""

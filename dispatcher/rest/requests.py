@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -42,6 +43,23 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise Refusal(400, f"{name} must be a string, not {value!r}")
     return value or ""
+
+
+def required_text_of(body: Mapping[str, Any], name: str) -> str:
+    text = text_of(body, name)
+    if not text:
+        raise Refusal(400, f"{name} is missing")
+    return text
+
+
+def directory_of(body: Mapping[str, Any], name: str) -> str:
+    """Returns a path on the cluster; an empty text if there is none. Raises Refusal for a relative
+    one, which a client cannot see from where.
+    """
+    directory = text_of(body, name)
+    if directory and not directory.startswith("/") and not urlsplit(directory).scheme:
+        raise Refusal(400, f"{name}={directory!r} is a relative path; expected an absolute one")
+    return directory
 
 
 def flag_of(body: Mapping[str, Any], name: str) -> bool:

@@ -11,7 +11,14 @@ from dispatcher.rest import triggers
 from dispatcher.rest.firesteel.shown import Json
 from dispatcher.rest.gateway import CALL_TIMEOUT_S, Gateway
 from dispatcher.rest.operations import reason_for_failure
-from dispatcher.rest.requests import Handler, Refusal, flag_of, json_body, text_of
+from dispatcher.rest.requests import (
+    Handler,
+    Refusal,
+    directory_of,
+    flag_of,
+    json_body,
+    required_text_of,
+)
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
 
@@ -40,7 +47,7 @@ class ActionRoutes:
             request,
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
-                directory=text_of(body, "directory"),
+                directory=directory_of(body, "directory"),
                 stop=True,
                 drain=flag_of(body, "drain"),
             ),
@@ -51,7 +58,7 @@ class ActionRoutes:
         return await self._savepoint(
             request,
             job_master_pb2.TakeCheckpointRequest(
-                savepoint=True, directory=text_of(body, "directory")
+                savepoint=True, directory=directory_of(body, "directory")
             ),
         )
 
@@ -78,9 +85,7 @@ class ActionRoutes:
         return web.Response(status=204)
 
     async def _dispose(self, request: web.Request) -> web.Response:
-        path = text_of(await json_body(request), "path")
-        if not path:
-            raise Refusal(400, "path is missing: that of the savepoint")
+        path = required_text_of(await json_body(request), "path")
         metadata = self._gateway.metadata(request)
 
         async def dispose() -> None:

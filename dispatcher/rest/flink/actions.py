@@ -14,7 +14,15 @@ from dispatcher.rest.flink.shown import Json, answer
 from dispatcher.rest.flink.throwables import failure_cause
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.operations import reason_for_failure
-from dispatcher.rest.requests import Handler, Refusal, flag_of, json_body, text_of
+from dispatcher.rest.requests import (
+    Handler,
+    Refusal,
+    directory_of,
+    flag_of,
+    json_body,
+    required_text_of,
+    text_of,
+)
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
 from firesteel.common.rpc.status import Reason, reason_of
@@ -78,7 +86,7 @@ class ActionRoutes:
             body,
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
-                directory=text_of(body, "targetDirectory"),
+                directory=directory_of(body, "targetDirectory"),
                 stop=True,
                 drain=flag_of(body, "drain"),
             ),
@@ -91,7 +99,7 @@ class ActionRoutes:
             body,
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
-                directory=text_of(body, "target-directory"),
+                directory=directory_of(body, "target-directory"),
                 stop=flag_of(body, "cancel-job"),
             ),
         )
@@ -159,7 +167,9 @@ class ActionRoutes:
 
     async def _dispose(self, request: web.Request) -> web.Response:
         body = await json_body(request)
-        message = dispatcher_pb2.DisposeSavepointRequest(path=text_of(body, "savepoint-path"))
+        message = dispatcher_pb2.DisposeSavepointRequest(
+            path=required_text_of(body, "savepoint-path")
+        )
         metadata = self._gateway.metadata(request)
 
         async def dispose() -> None:

@@ -61,9 +61,10 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except FiresteelError as error:
-            raise click.ClickException(
-                hidden("\n".join([str(error), *getattr(error, "__notes__", ())]))
-            ) from error
+            text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            failed = click.ClickException(hidden(text))
+            failed.exit_code = error.exit_code
+            raise failed from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)

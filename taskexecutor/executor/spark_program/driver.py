@@ -225,7 +225,7 @@ class SparkDriver(SourceOperator):
         if code < 0:  # another attempt may succeed
             raise FiresteelError(f"the process of {name} has ended: {exit_reason(code)}")
         text = f"{name} ended with exit code {code}; its own messages are in the slot's log"
-        raise DescribedElsewhere(ErrorInfo(summary=text, final=True))
+        raise DescribedElsewhere(ErrorInfo(summary=text, final=True, exit_code=code))
 
     def _end_processes(self) -> None:
         started = [process for process in (self._program, self._master) if process is not None]

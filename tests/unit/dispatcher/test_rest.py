@@ -361,6 +361,8 @@ async def test_the_failure_of_a_savepoint_is_polled(rest, keys) -> None:
         (f"POST /jobs/{ENDED}/savepoints", b"{", "the body is not JSON"),
         (f"POST /jobs/{ENDED}/savepoints", b"[]", "not a JSON object"),
         (f"POST /jobs/{ENDED}/savepoints", b'{"target-directory": 1}', "must be a string, not 1"),
+        (f"POST /jobs/{ENDED}/savepoints", b'{"target-directory": "here"}', "is a relative path"),
+        ("POST /savepoint-disposal", b"{}", "savepoint-path is missing"),
         (f"POST /jobs/{ENDED}/savepoints", b'{"triggerId": "../x"}', "'../x' is not an id"),
         (f"PATCH /jobs/{ENDED}?mode=suspend", b"", "mode='suspend' is not allowed"),
         (f"GET /jobs/{ENDED}/exceptions?maxExceptions=-1", b"", "maxExceptions='-1'"),
