@@ -13,6 +13,7 @@ from firesteel.connectors.kafka.offsets import EARLIEST, LATEST, KafkaOffsets
 from firesteel.errors import InvalidProgram
 
 _WHAT = "KafkaSource"
+_DISCOVERY_INTERVAL = "10 s"
 _TOPICS = ("assign", "subscribe", "subscribePattern")
 _STARTS = (
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
@@ -66,6 +67,8 @@ def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[st
         else _integer("maxOffsetsPerTrigger", limit),
         "min_partitions": None if ranges is None else _integer("minPartitions", ranges),
         "metadata": ("headers",) if headers else (),
+        # Spark lists the topics again in each micro-batch.
+        "partition_discovery_interval": _DISCOVERY_INTERVAL,
         "properties": librdkafka_properties(_WHAT, properties),
     }
 

@@ -59,7 +59,8 @@ def test_ends_mean_what_they_mean_in_spark() -> None:
 def test_topics_are_named_in_three_ways() -> None:
     assert _source(subscribe="a, b").topics == ("a", "b")
     options = {**SERVERS, "subscribePattern": "a.*"}
-    assert KafkaSource.from_spark_options(options).topic_pattern == "a.*"
+    source = KafkaSource.from_spark_options(options)
+    assert (source.topic_pattern, source.discovery_interval_s) == ("a.*", 10.0)
     options = {**SERVERS, "assign": '{"t": [1, 0]}'}
     assert KafkaSource.from_spark_options(options).partitions == {"t": (0, 1)}
 
