@@ -46,7 +46,7 @@ class Access:
 
     def __str__(self) -> str:
         people = [role.value for role in PEOPLE if self.least and role.includes(self.least)]
-        return ", ".join([*people, *sorted(role.value for role in self.processes)]) or "nobody"
+        return ", ".join(people or sorted(role.value for role in self.processes)) or "nobody"
 
 
 def _people(least: Role, *processes: Role) -> Access:
