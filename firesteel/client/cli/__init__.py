@@ -63,7 +63,7 @@ class _Group(click.Group):
         except FiresteelError as error:
             text = "\n".join([str(error), *getattr(error, "__notes__", ())])
             failed = click.ClickException(hidden(text))
-            failed.exit_code = error.exit_code
+            failed.exit_code = error.exit_code  # type: ignore[misc]
             raise failed from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from firesteel.client.execution import run_job
 from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.files import program_modules
-from firesteel.client.spark_programs.detection import is_pyspark_program
+from firesteel.client.spark_programs.detection import application_name, is_pyspark_program
 from firesteel.common.config import options
 from firesteel.common.ids import JobId, OperatorId, VertexId, random_id, stable_id
 from firesteel.common.job_graph import JobGraph, JobVertex, Operator, Scaling
@@ -65,6 +65,7 @@ def job_graph_of(
 ) -> JobGraph:
     """Returns the job of the program: a driver and its executors, each in a slot."""
     file = path.resolve()
+    source = file.read_bytes()
     settings = {
         key: text
         for key, text in {**context.conf.spark(), **context.overrides}.items()
@@ -72,14 +73,14 @@ def job_graph_of(
     }
     driver = SparkDriverSpec(
         file=str(file),
-        source=file.read_bytes(),
+        source=source,
         arguments=tuple(arguments),
         folder=os.getcwd(),
         settings=settings,
     )
     return JobGraph(
         job_id=JobId(random_id()),
-        name=valid_text(path.name),
+        name=valid_text(application_name(source) or path.name),
         vertices=(
             _vertex(DRIVER, driver, 1, Scaling.FIXED),
             _vertex(EXECUTORS, SparkExecutorsSpec(), executors, Scaling.DEFAULT),
@@ -96,6 +97,7 @@ def _configuration(context: ExecutionContext) -> dict[str, str]:
     return {
         **restarts,
         **own,
+        options.RUNTIME_MODE.key: "BATCH",
         options.CHECKPOINT_INTERVAL.key: "0 s",
         options.FAILOVER_STRATEGY.key: "individual",  # an executor restarts alone
     }

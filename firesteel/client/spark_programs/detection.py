@@ -1,7 +1,10 @@
-"""Decides whether a program is a PySpark program: one that does not import Firesteel."""
+"""What is known of a program before it runs: whether it is a PySpark program, which does not import
+Firesteel, and its name.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +26,19 @@ def mentions_streams(main: Path) -> bool:
     queries.
     """
     return any(b"readStream" in file.read_bytes() for file in _files(main))
+
+
+def application_name(source: bytes) -> str:
+    """Returns the name that a program gives its application with `appName("...")`; empty if there
+    is none, or if only a run of the program finds it out.
+    """
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="appName"), args=[ast.Constant(value=str() as name)]
+            ):
+                return name
+    return ""
 
 
 def _files(main: Path) -> Iterator[Path]:
