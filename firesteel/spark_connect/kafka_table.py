@@ -6,8 +6,11 @@ with it: those of a program, and those of functions for foreachBatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
@@ -18,9 +21,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from firesteel.connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
-from firesteel.connectors.kafka.offsets import EARLIEST, LATEST
-from firesteel.errors import FiresteelError
+from firesteel.connectors.kafka import KafkaSink, KafkaSource
+from firesteel.connectors.kafka.spark_options import check_columns, poll_timeout_s
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.spark_connect.refusals import Refused, SparkError
+from taskexecutor.executor.connectors.kafka import clients
+from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable, Reports, Subject
+from taskexecutor.executor.connectors.kafka.producers import DEFAULTS
+from taskexecutor.executor.connectors.kafka.ranges import Range
+from taskexecutor.executor.connectors.kafka.starting_offsets import existing_records
+from taskexecutor.executor.connectors.kafka.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -31,9 +41,10 @@ _COLUMNS = (
     " timestampType INT"
 )
 _HEADERS = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-_TIMEOUT_S = 30.0
 _POLL_S = 1.0
 _AT_ONCE = 10_000
+_PATIENCE_S = 10.0  # for brokers that do not answer at first
+_DELIVERY_TIMEOUT_MS = 120_000  # the default of Kafka's Java producer
 _TIME_TYPE = {1: 0, 2: 1}  # librdkafka's creation and append time as Spark's numbers
 
 
@@ -42,11 +53,16 @@ FORMAT = "firesteel_kafka"
 
 
 def renamed(message: Any) -> Any:
-    """Replaces the format "kafka" in a message of Spark Connect. Returns the message."""
+    """Replaces the format "kafka" in a message of Spark Connect. Returns the message. Raises
+    Refused for options that a batch cannot have.
+    """
     match message.DESCRIPTOR.name:
+        case "Read" if message.data_source.format.lower() == "kafka" and not message.is_streaming:
+            _check(_Reader, message.data_source.options)
         case "DataSource" if message.format.lower() == "kafka":
             message.format = FORMAT
         case "WriteOperation" if message.source.lower() == "kafka":
+            _check(KafkaSink.from_spark_options, message.options)
             message.source = FORMAT
             if message.mode in (message.SAVE_MODE_UNSPECIFIED, message.SAVE_MODE_ERROR_IF_EXISTS):
                 message.mode = message.SAVE_MODE_APPEND  # as records are always added
@@ -56,6 +72,13 @@ def renamed(message: Any) -> Any:
         for each in value if field.is_repeated else (value,):
             renamed(each)
     return message
+
+
+def _check(read: Callable[[Mapping[str, str]], object], options: Mapping[str, str]) -> None:
+    try:
+        read(dict(options))
+    except InvalidProgram as error:
+        raise Refused(str(error), error=SparkError.ILLEGAL_ARGUMENT) from error
 
 
 def register(session: SparkSession) -> None:
@@ -102,133 +125,111 @@ class KafkaTable(DataSource):
         return f"{_COLUMNS}, {_HEADERS}" if headers else _COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(KafkaSource.from_spark_options(dict(self.options), bounded=True), schema)
+        with _only_the_message():
+            return _Reader(self.options)
 
     def streamReader(self, schema: StructType) -> NoReturn:
         raise FiresteelError("a job of Firesteel reads streams of Kafka; Spark only analyses them")
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        if overwrite:
-            raise FiresteelError("mode('overwrite') is not for Kafka, whose records stay: omit it")
-        return _Writer(KafkaSink.from_spark_options(dict(self.options)), schema.names)
+        with _only_the_message():
+            if overwrite:
+                raise FiresteelError(
+                    "mode('overwrite') is not for Kafka, whose records stay: omit it"
+                )
+            sink = KafkaSink.from_spark_options(self.options)
+            check_columns(schema, sink.topic)
+            return _Writer(sink, schema.names)
 
 
-@dataclass
-class _Range(InputPartition):
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __post_init__(self) -> None:
-        super().__init__(None)
+@contextmanager
+def _only_the_message() -> Iterator[None]:
+    """Lets Spark report errors without the traceback of the worker, which ends with an error."""
+    try:
+        yield
+    except FiresteelError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, source: KafkaSource, schema: StructType) -> None:
-        self._source = source
-        self._headers = "headers" in schema.names
+    """Raises InvalidProgram for invalid options."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._source = KafkaSource.from_spark_options(options, bounded=True)
+        self._timeout_s = poll_timeout_s(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        consumer = self._consumer()
-        try:
-            return [
-                _Range(topic, number, *self._range(consumer, topic, number))
-                for topic, number in self._found(consumer)
-            ]
-        finally:
-            consumer.close()
+        with _only_the_message():
+            return [InputPartition(each) for each in existing_records(self._source)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        from confluent_kafka import TopicPartition
+        if partition.value is None:  # in the place of no partitions
+            return
+        with _only_the_message():
+            reports = Reports()
+            consumer = self._consumer(reports)
+            try:
+                yield from self._rows(consumer, reports, partition.value)
+            finally:
+                consumer.close()
 
-        assert isinstance(partition, _Range)
-        consumer, at = self._consumer(), partition.start
-        consumer.assign([TopicPartition(partition.topic, partition.partition, at)])
-        try:
-            while at < partition.end:
-                for message in consumer.consume(_AT_ONCE, _POLL_S):
-                    if message.error() is not None:
-                        raise FiresteelError(f"{partition.topic}: {message.error()}")
-                    if message.offset() < partition.end:
+    def _rows(self, consumer: Any, reports: Reports, of: Range) -> Iterator[tuple[Any, ...]]:
+        """Reads up to the end of the range: compaction, transactions and retention leave gaps."""
+        from confluent_kafka import KafkaError, TopicPartition
+
+        subject = Subject(
+            connection=self._source.connection, topic=of.topic, partition=of.partition
+        )
+        at = of.start
+        consumer.assign([TopicPartition(of.topic, of.partition, at)])
+        deadline = time.monotonic() + self._timeout_s
+        while at < of.end:
+            before = at
+            # The client waits for as many records as requested.
+            for message in consumer.consume(1, _POLL_S) + consumer.consume(_AT_ONCE, 0):
+                error, offset = message.error(), message.offset()
+                if error is None:
+                    if at <= offset < of.end:
                         yield self._row(message)
-                (position,) = consumer.position(
-                    [TopicPartition(partition.topic, partition.partition)]
+                    at = max(at, offset + 1)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at = max(at, offset)
+                elif not isinstance(
+                    found := clients.explained(error, subject, "read it", reports), KafkaUnavailable
+                ):
+                    raise found
+            if at > before:
+                deadline = time.monotonic() + self._timeout_s
+            elif time.monotonic() > deadline:
+                raise FiresteelError(
+                    f"{subject.place}: no record has arrived for {self._timeout_s:g} s"
+                    f"{reports.cause}; the read is at offset {at} and ends at offset {of.end}."
+                    " Check the brokers and open transactions; kafkaConsumer.pollTimeoutMs sets"
+                    " this time"
                 )
-                at = max(at, position.offset)  # beyond markers of transactions, too
-        finally:
-            consumer.close()
 
     def _row(self, message: Any) -> tuple[Any, ...]:
-        from datetime import UTC, datetime
-
         kind, time_ms = message.timestamp()
-        time = datetime.fromtimestamp(time_ms / 1_000, UTC) if kind else None
+        timestamp = datetime.fromtimestamp(time_ms / 1_000, UTC) if kind else None
         row = (
             *(message.key(), message.value(), message.topic(), message.partition()),
-            *(message.offset(), time, _TIME_TYPE.get(kind, -1)),
+            *(message.offset(), timestamp, _TIME_TYPE.get(kind, -1)),
         )
-        return (*row, list(message.headers() or ()) or None) if self._headers else row
+        return (*row, list(message.headers() or ()) or None) if self._source.metadata else row
 
-    def _consumer(self) -> Any:
-        from confluent_kafka import Consumer
-
-        connection = self._source.connection
-        return Consumer(
-            {
-                "isolation.level": "read_committed",
-                **connection.properties,
-                "bootstrap.servers": connection.bootstrap_servers,
-                "group.id": self._source.group_id or "firesteel-batch",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-            }
-        )
-
-    def _found(self, consumer: Any) -> list[tuple[str, int]]:
-        import re
-
+    def _consumer(self, reports: Reports) -> Any:
         source = self._source
-        if source.partitions:
-            return [(topic, n) for topic, numbers in source.partitions.items() for n in numbers]
-        topics = consumer.list_topics(timeout=_TIMEOUT_S).topics
-        pattern = source.topic_pattern
-        names = source.topics or [name for name in topics if re.fullmatch(pattern or "", name)]
-        for name in names:
-            if name not in topics:
-                raise FiresteelError(f"there is no topic {name!r}; create it before it is read")
-        return [(name, number) for name in names for number in sorted(topics[name].partitions)]
-
-    def _range(self, consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-        from confluent_kafka import TopicPartition
-
-        low, high = consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), timeout=_TIMEOUT_S
+        configured = clients.configuration(
+            source.connection,
+            reports,
+            isolation_level="read_committed" if source.read_committed else "read_uncommitted",
+            group_id=source.group_id or "firesteel-batch",
+            enable_auto_commit=False,
+            enable_partition_eof=True,
+            auto_offset_reset="error" if source.fail_on_data_loss else "earliest",
         )
-        ends = self._source.end
-        start = self._offset(consumer, self._source.start, topic, partition, low, high)
-        end = high if ends is None else self._offset(consumer, ends, topic, partition, low, high)
-        if start < low and self._source.fail_on_data_loss:
-            raise FiresteelError(
-                f"{topic}, partition {partition}: the read starts at offset {start}, and the first"
-                f" available record has offset {low}; set failOnDataLoss=false to start there"
-            )
-        return max(start, low), end
-
-    def _offset(
-        self, consumer: Any, asked: KafkaOffsets, topic: str, partition: int, low: int, high: int
-    ) -> int:
-        from confluent_kafka import TopicPartition
-
-        time_ms = asked.timestamps_ms.get(topic, {}).get(partition, asked.timestamp_ms)
-        number = asked.offsets.get(topic, {}).get(partition)
-        if number is not None:
-            return {EARLIEST: low, LATEST: high}.get(number, number)
-        if time_ms is not None:
-            wanted = [TopicPartition(topic, partition, time_ms)]
-            (found,) = consumer.offsets_for_times(wanted, timeout=_TIMEOUT_S)
-            return int(found.offset) if found.offset >= 0 else high
-        return low if asked.place == "earliest" else high
+        return clients.consumer(source.connection, configured)
 
 
 class _Writer(DataSourceWriter):
@@ -237,48 +238,54 @@ class _Writer(DataSourceWriter):
     def __init__(self, sink: KafkaSink, names: Sequence[str]) -> None:
         self._sink = sink
         self._names = [name.lower() for name in names]
-        if "value" not in self._names:
-            raise FiresteelError(f"the rows have no column 'value', only: {', '.join(names)}")
-        if sink.topic is None and "topic" not in self._names:
-            raise FiresteelError("set the option 'topic', or add a column 'topic' to the rows")
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        from confluent_kafka import KafkaError, Producer
+        with _only_the_message():
+            self._write(iterator)
+        return WriterCommitMessage()
 
-        connection, failures = self._sink.connection, []
-        producer = Producer(
-            {**connection.properties, "bootstrap.servers": connection.bootstrap_servers}
-        )
+    def _write(self, rows: Iterator[Row]) -> None:
+        connection, reports = self._sink.connection, Reports()
+        topics = Topics(connection, patience_s=_PATIENCE_S)
+        failures: list[FiresteelError] = []
 
-        def delivered(error: KafkaError | None, _: Any) -> None:
-            if error is not None:
-                failures.append(error)
+        def failed(error: Any, message: Any) -> None:
+            subject = Subject(connection=connection, topic=message.topic())
+            failures.append(clients.explained(error, subject, "write a record", reports))
 
-        for row in iterator:
+        configured = {
+            **DEFAULTS,
+            "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
+            **clients.configuration(connection, reports, delivery_report_only_error=True),
+            "on_delivery": failed,
+        }
+        producer = clients.producer(connection, configured)
+        for row in rows:
             fields = dict(zip(self._names, row, strict=True))
-            options: dict[str, Any] = {}
+            topic = self._sink.topic or fields["topic"]
+            if topic is None:
+                raise FiresteelError(
+                    "the column 'topic' of a row is null; give it a value, or set the option"
+                    " 'topic'"
+                )
+            topics.partitions(topic)  # raises if it does not exist
+            optional: dict[str, Any] = {}
             if (partition := fields.get("partition")) is not None:
-                options["partition"] = partition
+                optional["partition"] = partition
             if headers := fields.get("headers"):
-                options["headers"] = [tuple(header) for header in headers]
-            while True:
+                optional["headers"] = [tuple(header) for header in headers]
+            while not failures:
                 try:
-                    producer.produce(
-                        self._sink.topic or fields["topic"],
-                        value=_bytes(fields["value"]),
-                        key=_bytes(fields.get("key")),
-                        on_delivery=delivered,
-                        **options,
-                    )
+                    producer.produce(topic, fields["value"], fields.get("key"), **optional)
                     break
                 except BufferError:
                     producer.poll(_POLL_S)
             producer.poll(0)
-        producer.flush()
+            if failures:
+                break
+        else:
+            producer.flush()
         if failures:
-            raise FiresteelError(f"{len(failures)} records were not written: {failures[0].str()}")
-        return WriterCommitMessage()
-
-
-def _bytes(value: Any) -> bytes | str | None:
-    return value if value is None or isinstance(value, str) else bytes(value)
+            producer.purge()
+            count = f" ({len(failures)} records failed)" if len(failures) > 1 else ""
+            raise FiresteelError(f"{failures[0]}{count}")

@@ -29,6 +29,7 @@ from firesteel.connectors import (
     KafkaSink,
     Sink,
 )
+from firesteel.connectors.kafka.spark_options import check_columns
 from firesteel.errors import InvalidProgram
 from firesteel.operators import BatchesSpec
 from firesteel.plan.local_modules import local_module
@@ -302,28 +303,11 @@ def _kafka(request: WriteStreamOperationStart, mode: str) -> QuerySink:
     )
 
 
-# Spark's rules: the allowed types of the columns of records.
-_KAFKA_COLUMNS = {
-    "key": ("string", "binary"),
-    "value": ("string", "binary"),
-    "topic": ("string",),
-    "partition": ("int",),
-    "headers": ("array<struct<key:string,value:binary>>",),
-}
-
-
 def _check_kafka(schema: StructType, topic: str | None) -> None:
-    types = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
-    if "value" not in types:
-        raise Refused(f"Required attribute 'value' not found. The columns are: {', '.join(types)}")
-    if topic is None and "topic" not in types:
-        raise Refused(
-            "topic option required when no 'topic' attribute is present. Use the topic option for"
-            " setting a topic."
-        )
-    for name, allowed in _KAFKA_COLUMNS.items():
-        if (kind := types.get(name)) is not None and kind not in allowed:
-            raise Refused(f"{name} attribute type must be {' or '.join(allowed)}, not {kind}")
+    try:
+        check_columns(schema, topic)
+    except InvalidProgram as error:
+        raise Refused(str(error)) from error
 
 
 def _files(

@@ -26,7 +26,8 @@ from taskexecutor.executor.connectors.kafka.decoders.json_columns import (
 from taskexecutor.executor.connectors.kafka.decoders.json_regular import RegularReader
 from taskexecutor.executor.connectors.kafka.decoders.text import TextValues
 from taskexecutor.executor.connectors.kafka.encoders import encoder
-from taskexecutor.executor.connectors.kafka.source import KafkaReading, check_and_plan
+from taskexecutor.executor.connectors.kafka.source import KafkaReading
+from taskexecutor.executor.connectors.kafka.starting_offsets import check_and_plan
 from tests.kafka.broker import Kafka
 from tests.kafka.records import Record, create_topic, produce
 from tests.kafka_formats import decoded

@@ -19,7 +19,8 @@ from firesteel.operators import WatermarkSpec
 from firesteel.testing import restored_from
 from taskexecutor.executor.connectors.kafka import fetcher
 from taskexecutor.executor.connectors.kafka.ranges import Plan
-from taskexecutor.executor.connectors.kafka.source import KafkaReading, check_and_plan
+from taskexecutor.executor.connectors.kafka.source import KafkaReading
+from taskexecutor.executor.connectors.kafka.starting_offsets import check_and_plan
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.integration.test_kafka_source import Reader
 from tests.kafka.broker import Kafka

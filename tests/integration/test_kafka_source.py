@@ -22,11 +22,8 @@ from firesteel.operators import WatermarkSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.kafka import consumer
-from taskexecutor.executor.connectors.kafka.source import (
-    DATA_LOSSES,
-    KafkaReading,
-    check_and_plan,
-)
+from taskexecutor.executor.connectors.kafka.source import DATA_LOSSES, KafkaReading
+from taskexecutor.executor.connectors.kafka.starting_offsets import check_and_plan
 from taskexecutor.executor.connectors.runtime import source_runtime
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.kafka.broker import Kafka

@@ -1,16 +1,19 @@
-"""Options of Spark's Kafka source, with Spark's meanings."""
+"""Options of Spark's Kafka source, and the columns of its sink, with Spark's meanings."""
 
 from __future__ import annotations
 
 import difflib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firesteel.connectors.checks import option_texts
 from firesteel.connectors.kafka.java_properties import librdkafka_properties
 from firesteel.connectors.kafka.offsets import EARLIEST, LATEST, KafkaOffsets
 from firesteel.errors import InvalidProgram
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _WHAT = "KafkaSource"
 _DISCOVERY_INTERVAL = "10 s"
@@ -29,6 +32,15 @@ _WITHOUT_EFFECT = (
 _OTHERS = ("failOnDataLoss", "includeHeaders", "maxOffsetsPerTrigger", "minPartitions")
 _KNOWN = {name.lower(): name for name in (*_TOPICS, *_STARTS, *_ENDS, *_WITHOUT_EFFECT, *_OTHERS)}
 _PROPERTY = "kafka."
+_POLL_TIMEOUT_MS = "120000"
+# The types of a record's columns.
+_COLUMNS = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
 
 
 def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[str, Any]:
@@ -51,7 +63,8 @@ def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[st
         raise InvalidProgram(f"{_WHAT}: the option kafka.bootstrap.servers is required")
     if not bounded and (ends := [name for name in _ENDS if name in given]):
         raise InvalidProgram(
-            f"{_WHAT}: {ends[0]} is for bounded reads, as with spark.read; pass bounded=True"
+            f"{_WHAT}: {ends[0]} is for bounded reads, not for streams; use spark.read, or"
+            " trigger(availableNow=True) without this option (in from_spark_options: bounded=True)"
         )
     limit, ranges = given.get("maxOffsetsPerTrigger"), given.get("minPartitions")
     headers = _flag(given, "includeHeaders", False)
@@ -71,6 +84,32 @@ def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[st
         "partition_discovery_interval": _DISCOVERY_INTERVAL,
         "properties": librdkafka_properties(_WHAT, properties),
     }
+
+
+def poll_timeout_s(options: Mapping[str, object]) -> float:
+    """Returns for how long a batch waits for the next record. Raises InvalidProgram."""
+    name = "kafkaConsumer.pollTimeoutMs"
+    texts = {key.lower(): text for key, text in option_texts(options).items()}
+    return _integer(name, texts.get(name.lower(), _POLL_TIMEOUT_MS)) / 1_000
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Raises InvalidProgram unless Spark's sink with the option `topic` accepts the columns."""
+    types = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
+    if "value" not in types:
+        raise InvalidProgram(
+            f"Required attribute 'value' not found. The columns are: {', '.join(types)}"
+        )
+    if topic is None and "topic" not in types:
+        raise InvalidProgram(
+            "topic option required when no 'topic' attribute is present. Use the topic option for"
+            " setting a topic."
+        )
+    for name, allowed in _COLUMNS.items():
+        if (kind := types.get(name)) is not None and kind not in allowed:
+            raise InvalidProgram(
+                f"{name} attribute type must be {' or '.join(allowed)}, not {kind}"
+            )
 
 
 def _known(name: str) -> str:

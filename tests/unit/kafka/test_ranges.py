@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskexecutor.executor.connectors.kafka.partitions import Partition, Progress
-from taskexecutor.executor.connectors.kafka.ranges import Plan, Range, divided, in_order
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.kafka.partitions import Available, Partition, Progress
+from taskexecutor.executor.connectors.kafka.ranges import (
+    Plan,
+    Range,
+    divided,
+    existing,
+    in_order,
+)
 
 SIZES = st.lists(st.integers(0, 1_000), min_size=1, max_size=6)
 
@@ -86,3 +94,37 @@ def test_ranges_that_have_ended_are_not_read_again() -> None:
     assert in_order([_progress(10, 10), _progress(20, 20)]) == {
         Partition("t", 0): [_progress(20, 20)]
     }
+
+
+def _part(start: int, end: int) -> Range:
+    return Range("t", 0, "one", start, end)
+
+
+@pytest.mark.parametrize(("start", "end"), [(3, 9), (3, 3), (9, 9), (5, 7)])
+def test_ranges_within_the_log_stay_whole(start: int, end: int) -> None:
+    log = Available(3, 9)
+    assert existing(_part(start, end), log, fail_on_data_loss=True) == _part(start, end)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message", "part"),
+    [
+        (1, 5, "starts at offset 1, and the first available record has offset 3", (3, 5)),
+        (4, 20, "ends at offset 20, and the partition at offset 9", (4, 9)),
+        (0, 2, "starts at offset 0, and the first available record has offset 3", (2, 2)),
+        (12, 20, "ends at offset 20, and the partition at offset 9", (9, 9)),
+    ],
+)
+def test_records_that_do_not_exist_fail_a_read_unless_they_may_be_lost(
+    start: int, end: int, message: str, part: tuple[int, int]
+) -> None:
+    log = Available(3, 9)
+    with pytest.raises(FiresteelError, match=f"topic t, partition 0: the read {message}"):
+        existing(_part(start, end), log, fail_on_data_loss=True)
+    assert existing(_part(start, end), log, fail_on_data_loss=False) == _part(*part)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_read_does_not_start_after_its_end(fails: bool) -> None:
+    with pytest.raises(FiresteelError, match="starts at offset 300, after its end at offset 9"):
+        existing(_part(300, 9), Available(3, 9), fail_on_data_loss=fails)

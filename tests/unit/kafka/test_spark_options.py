@@ -128,7 +128,7 @@ def test_logins_with_tokens_become_properties_of_librdkafka() -> None:
     ("bounded", "options", "message"),
     [
         (False, {"startingOffset": "latest"}, "'startingOffset'; did you mean startingOffsets?"),
-        (False, {"endingOffsets": "latest"}, "endingOffsets is for bounded reads"),
+        (False, {"endingOffsets": "latest"}, "use spark.read, or trigger(availableNow=True)"),
         (True, {"startingOffsets": "latest"}, "a bounded read cannot start at the latest"),
         (True, {"startingOffsets": '{"t":{"0":-1}}'}, "a bounded read cannot start at the latest"),
         (True, {"endingOffsets": '{"t":{"0":-2}}'}, "a bounded read cannot end at the earliest"),

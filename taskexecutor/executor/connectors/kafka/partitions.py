@@ -101,8 +101,8 @@ def lookups(
     without = [each for each, lookup in found.items() if lookup is None]
     if without:
         raise FiresteelError(
-            f"{what} has no offset for {_listed(without)}; list all partitions, or set others="
-            '"earliest" of KafkaOffsets.of(...)'
+            f"{what} has no offset for {_listed(without)}; list all partitions (earliest: -2,"
+            " latest: -1), or set others= of KafkaOffsets.of(...)"
         )
     return {each: lookup for each, lookup in found.items() if lookup is not None}
 
@@ -129,7 +129,8 @@ def fallback(what: str, of: Partition, lookup: Lookup, otherwise: Otherwise) -> 
         else f"it has no record with a timestamp of {lookup.number} ms or later"
     )
     raise FiresteelError(
-        f'{what}: {of}: {reason}; set otherwise="earliest" or "latest" of KafkaOffsets'
+        f'{what}: {of}: {reason}; set otherwise="earliest" or "latest" of KafkaOffsets, or'
+        ' the option startingOffsetsByTimestampStrategy="latest" of Spark'
     )
 
 

@@ -34,7 +34,7 @@ _KEPT_FAILURES = 20
 _SHOWN_KEY = 60
 _STATISTICS_MS = 5_000
 # A program's properties override these.
-_DEFAULTS = {
+DEFAULTS = {
     "acks": "all",
     "enable.idempotence": True,
     "linger.ms": 1,  # rows come in batches
@@ -75,7 +75,7 @@ class Sender:
         if transactional_id is not None:
             forced["transactional_id"] = transactional_id
         configured = {
-            **_DEFAULTS,
+            **DEFAULTS,
             "statistics.interval.ms": _STATISTICS_MS,
             **own,
             **configuration(connection, self.reports, **forced),

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from taskexecutor.executor.connectors.kafka.partitions import Partition, Progress
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.connectors.kafka.partitions import Available, Partition, Progress
 
 
 class Range(NamedTuple):
@@ -102,6 +103,29 @@ def _parts(whole: Range, size: int, count: int) -> Iterable[Range]:
     starts = [whole.start + size * number // count for number in range(count)]
     for start, end in itertools.pairwise([*starts, whole.end]):
         yield whole._replace(start=start, end=end)
+
+
+def existing(each: Range, log: Available, *, fail_on_data_loss: bool) -> Range:
+    """Returns the part of a range whose records the log has, for a read that does not wait for
+    more. Raises FiresteelError if it lacks some, unless they may be lost.
+    """
+    if each.start > each.end:
+        raise FiresteelError(
+            f"{each.key}: the read starts at offset {each.start}, after its end at offset"
+            f" {each.end}; start at or before the end"
+        )
+    if fail_on_data_loss and each.start < log.first:
+        raise FiresteelError(
+            f"{each.key}: the read starts at offset {each.start}, and the first available record"
+            f" has offset {log.first}; set failOnDataLoss=false to start there"
+        )
+    if fail_on_data_loss and each.end > log.end:
+        raise FiresteelError(
+            f"{each.key}: the read ends at offset {each.end}, and the partition at offset"
+            f" {log.end}; set failOnDataLoss=false to end there"
+        )
+    end = min(each.end, log.end)
+    return each._replace(start=min(max(each.start, log.first), end), end=end)
 
 
 def in_order(progress: Iterable[Progress]) -> dict[Partition, list[Progress]]:

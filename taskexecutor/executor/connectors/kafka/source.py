@@ -68,7 +68,6 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 DATA_LOSSES = "numDataLosses"
 _PLAN = b"firesteel.kafka.plan"  # in the metadata of the source's schema
 POLL_S = 1.0  # at least so often, the source reports that it has caught up
-PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
 _METADATA = "firesteel job "
 _FUTURE_S = 3_600.0  # more than clocks differ by
 
@@ -78,7 +77,7 @@ _log = get_logger("task")
 class KafkaSourceRuntime(SourceRuntime[KafkaSource]):
     def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         source = self.source
-        plan = check_and_plan(source)
+        plan = starting_offsets.check_and_plan(source)
         schema = decoded_schema(source.format, engine, metadata=source.metadata)
         return SourceAnalysis(
             schema=schema if plan is None else schema.with_metadata({_PLAN: plan.encoded}),
@@ -93,23 +92,6 @@ class KafkaSourceRuntime(SourceRuntime[KafkaSource]):
             assert schema is not None and schema.metadata is not None, "the analysis has planned"
             plan = Plan.decoded(schema.metadata[_PLAN])
         return KafkaReading(self.source, spec.watermarks, plan)
-
-
-def check_and_plan(source: KafkaSource) -> Plan | None:
-    """Checks what the program names, and returns the ranges of a bounded source. Raises
-    FiresteelError.
-    """
-    topics = open_metadata(source)
-
-    def found() -> Plan | None:
-        listed = listing(source, topics)
-        starting_offsets.check(source, topics, listed)
-        return None if source.end is None else starting_offsets.planned(source, topics, listed)
-
-    try:
-        return clients.retried(found, PATIENCE_S, waiting=lambda _, pause_s: time.sleep(pause_s))
-    except FiresteelError as error:
-        raise error from None  # users know the client's error by its words
 
 
 class KafkaReading(SourceOperator):

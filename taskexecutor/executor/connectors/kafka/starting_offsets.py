@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Sequence
 
 from firesteel.connectors.kafka.offsets import KafkaOffsets
 from firesteel.connectors.kafka.source import KafkaSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable
+from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable, retried
+from taskexecutor.executor.connectors.kafka.discovery import listing, open_metadata
 from taskexecutor.executor.connectors.kafka.metadata import Metadata
 from taskexecutor.executor.connectors.kafka.partitions import (
+    Available,
     Listing,
     Missing,
     Partition,
@@ -20,7 +23,45 @@ from taskexecutor.executor.connectors.kafka.partitions import (
     owned,
     unknown_partitions,
 )
-from taskexecutor.executor.connectors.kafka.ranges import Plan, Range, divided
+from taskexecutor.executor.connectors.kafka.ranges import Plan, Range, divided, existing
+
+PATIENCE_S = 10.0  # how long the analysis waits for a topic that has just been created
+
+
+def check_and_plan(source: KafkaSource) -> Plan | None:
+    """Checks what the program names, and returns the ranges of a bounded source. Raises
+    FiresteelError.
+    """
+    topics = open_metadata(source)
+
+    def found() -> Plan | None:
+        listed = listing(source, topics)
+        check(source, topics, listed)
+        return None if source.end is None else planned(source, topics, listed)
+
+    try:
+        return retried(found, PATIENCE_S, waiting=lambda _, pause_s: time.sleep(pause_s))
+    except FiresteelError as error:
+        raise error from None  # users know the client's error by its words
+
+
+def existing_records(source: KafkaSource) -> list[Range]:
+    """Returns the ranges of a bounded source whose records exist now. Raises FiresteelError if
+    some do not, unless they may be lost.
+    """
+    plan = check_and_plan(source)
+    assert plan is not None, "the source is bounded"
+    if plan.problem:
+        raise FiresteelError(plan.problem)
+    logs = open_metadata(source).available(list({each.key for each in plan.ranges}))
+    return [
+        existing(
+            each,
+            logs.get(each.key, Available(0, 0)),
+            fail_on_data_loss=source.fail_on_data_loss,
+        )
+        for each in plan.ranges
+    ]
 
 
 def check(source: KafkaSource, topics: Metadata, listed: Listing) -> None:
