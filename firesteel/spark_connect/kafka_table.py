@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from firesteel.connectors.kafka import KafkaSink, KafkaSource
-from firesteel.connectors.kafka.spark_options import check_columns, poll_timeout_s
+from firesteel.connectors.kafka.spark_options import check_columns, max_block_s, poll_timeout_s
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.spark_connect.refusals import Refused, SparkError
 from taskexecutor.executor.connectors.kafka import clients
@@ -43,7 +43,6 @@ _COLUMNS = (
 _HEADERS = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 _POLL_S = 1.0
 _AT_ONCE = 10_000
-_PATIENCE_S = 10.0  # for brokers that do not answer at first
 _DELIVERY_TIMEOUT_MS = 120_000  # the default of Kafka's Java producer
 _TIME_TYPE = {1: 0, 2: 1}  # librdkafka's creation and append time as Spark's numbers
 
@@ -62,7 +61,7 @@ def renamed(message: Any) -> Any:
         case "DataSource" if message.format.lower() == "kafka":
             message.format = FORMAT
         case "WriteOperation" if message.source.lower() == "kafka":
-            _check(KafkaSink.from_spark_options, message.options)
+            _check(_Writer, message.options)
             message.source = FORMAT
             if message.mode in (message.SAVE_MODE_UNSPECIFIED, message.SAVE_MODE_ERROR_IF_EXISTS):
                 message.mode = message.SAVE_MODE_APPEND  # as records are always added
@@ -137,9 +136,9 @@ class KafkaTable(DataSource):
                 raise FiresteelError(
                     "mode('overwrite') is not for Kafka, whose records stay: omit it"
                 )
-            sink = KafkaSink.from_spark_options(self.options)
-            check_columns(schema, sink.topic)
-            return _Writer(sink, schema.names)
+            writer = _Writer(self.options, schema.names)
+            check_columns(schema, writer.sink.topic)
+            return writer
 
 
 @contextmanager
@@ -233,10 +232,13 @@ class _Reader(DataSourceReader):
 
 
 class _Writer(DataSourceWriter):
-    """Writes rows at least once, as Spark's own writer does."""
+    """Writes rows at least once, as Spark's own writer does. Raises InvalidProgram for invalid
+    options.
+    """
 
-    def __init__(self, sink: KafkaSink, names: Sequence[str]) -> None:
-        self._sink = sink
+    def __init__(self, options: Mapping[str, str], names: Sequence[str] = ()) -> None:
+        self.sink = KafkaSink.from_spark_options(options)
+        self._patience_s = max_block_s(options)
         self._names = [name.lower() for name in names]
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
@@ -245,8 +247,8 @@ class _Writer(DataSourceWriter):
         return WriterCommitMessage()
 
     def _write(self, rows: Iterator[Row]) -> None:
-        connection, reports = self._sink.connection, Reports()
-        topics = Topics(connection, patience_s=_PATIENCE_S)
+        connection, reports = self.sink.connection, Reports()
+        topics = Topics(connection, patience_s=self._patience_s)
         failures: list[FiresteelError] = []
 
         def failed(error: Any, message: Any) -> None:
@@ -262,7 +264,7 @@ class _Writer(DataSourceWriter):
         producer = clients.producer(connection, configured)
         for row in rows:
             fields = dict(zip(self._names, row, strict=True))
-            topic = self._sink.topic or fields["topic"]
+            topic = self.sink.topic or fields["topic"]
             if topic is None:
                 raise FiresteelError(
                     "the column 'topic' of a row is null; give it a value, or set the option"

@@ -32,7 +32,6 @@ _WITHOUT_EFFECT = (
 _OTHERS = ("failOnDataLoss", "includeHeaders", "maxOffsetsPerTrigger", "minPartitions")
 _KNOWN = {name.lower(): name for name in (*_TOPICS, *_STARTS, *_ENDS, *_WITHOUT_EFFECT, *_OTHERS)}
 _PROPERTY = "kafka."
-_POLL_TIMEOUT_MS = "120000"
 # The types of a record's columns.
 _COLUMNS = {
     "key": ("string", "binary"),
@@ -88,9 +87,20 @@ def source_arguments(options: Mapping[str, object], *, bounded: bool) -> dict[st
 
 def poll_timeout_s(options: Mapping[str, object]) -> float:
     """Returns for how long a batch waits for the next record. Raises InvalidProgram."""
-    name = "kafkaConsumer.pollTimeoutMs"
+    return _time_s(options, "kafkaConsumer.pollTimeoutMs", 120_000)
+
+
+def max_block_s(options: Mapping[str, object]) -> float:
+    """Returns for how long a batch waits for a broker before it writes. Raises InvalidProgram."""
+    return _time_s(options, "kafka.max.block.ms", 60_000)
+
+
+def _time_s(options: Mapping[str, object], name: str, default_ms: int) -> float:
     texts = {key.lower(): text for key, text in option_texts(options).items()}
-    return _integer(name, texts.get(name.lower(), _POLL_TIMEOUT_MS)) / 1_000
+    text = texts.get(name.lower(), str(default_ms))
+    if not text.isdecimal():
+        raise InvalidProgram(f"the option {name} is {text!r}; use a number of milliseconds")
+    return int(text) / 1_000
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.conftest import Session, firesteel
 from tests.kafka.broker import Kafka
-from tests.kafka.records import create_topic, produce, read
+from tests.kafka.records import Record, create_topic, produce, read
 
 # Runs programs, each of them with a new session. The front ships modules that this file imports.
 ALL = """
@@ -119,6 +119,42 @@ TOPICS = """
     writer = writer.option("checkpointLocation", f"{folder}-copies").trigger(availableNow=True)
     writer.start().awaitTermination()
 """
+RECORDS = """
+    import json, sys
+
+    from pyspark.sql import SparkSession
+
+    servers, source, target = sys.argv[1:]
+    spark = SparkSession.builder.getOrCreate()
+
+    def read(**options):
+        reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+        table = reader.option("subscribe", source).options(**options).load()
+        return sorted(tuple(row) for row in table.select("partition", "offset", "value").collect())
+
+    def write(query, **options):
+        writer = spark.sql(query).write.format("kafka").option("kafka.bootstrap.servers", servers)
+        writer.options(**options).save()
+
+    def refused(action, *arguments, **options):
+        try:
+            print("record", action(*arguments, **options))
+        except Exception as error:
+            print("record", type(error).__name__, " ".join(str(error).split("JVM")[0].split()))
+
+    some = json.dumps({source: {"0": 1, "1": -2}})
+    print("records", read(startingOffsets=some, endingOffsets=json.dumps({source: {"0": 3, "1": 1}})))
+    refused(read, startingOffset="earliest")
+    refused(read, startingOffsets=json.dumps({source: {"0": 1}}))
+    refused(read, startingOffsets=json.dumps({source: {"0": 300, "1": 0}}))
+    refused(read, endingOffsets=json.dumps({source: {"0": 300, "1": 0}}))
+    refused(read, startingTimestamp="4000000000000")
+    print("none", read(startingTimestamp="4000000000000", startingOffsetsByTimestampStrategy="latest"))
+    refused(write, "SELECT 3L AS value", topic=target)
+    refused(write, "SELECT 'v' AS value, cast(null AS string) AS topic")
+    refused(write, "SELECT 'v' AS value", topic=f"{target}-missing")
+    write("SELECT 'é' AS value, X'00FF' AS key, 1 AS partition, 'other' AS unused", topic=target)
+"""
 OUTER = """
     import json, sys
 
@@ -201,7 +237,14 @@ TABLE = """
         except Exception as refused:
             print("refused", type(refused).__name__, str(refused).splitlines()[0])
 """
-PROGRAMS = {"counts": COUNTS, "broken": BROKEN, "topics": TOPICS, "outer": OUTER, "table": TABLE}
+PROGRAMS = {
+    "counts": COUNTS,
+    "broken": BROKEN,
+    "topics": TOPICS,
+    "records": RECORDS,
+    "outer": OUTER,
+    "table": TABLE,
+}
 NAMING = "def kind(df):\n    return type(df).__module__\n"
 
 
@@ -212,6 +255,7 @@ class Runs:
     folder: Path
     printed: tuple[str, ...]  # by all programs of a run, and by their functions in slots
     records: tuple[list[int], ...]  # in the target topic, after each run
+    table: tuple[str, list[Record]]  # the name of a topic, and the records of another one
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +268,8 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
         (folder / name / "in").mkdir(parents=True)
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
     source, target = create_topic(kafka, partitions=3), create_topic(kafka, partitions=2)
+    values, written = create_topic(kafka, partitions=2), create_topic(kafka, partitions=2)
+    produce(kafka, values, [Record(value=str(n).encode(), partition=n % 2) for n in range(10)])
     printed, records = [], []
 
     def put(name: str, *rows: dict[str, Any]) -> None:
@@ -237,6 +283,8 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
             ["outer.py", str(folder / "outer"), number],
             ["table.py", str(folder / "table"), number],
         ]
+        if not printed:
+            arguments.append(["records.py", kafka.bootstrap, values, written])
         program = ("all.py", json.dumps(arguments))
         done = firesteel("run", "-m", shared_cluster.address, *program, cwd=folder)
         assert done.returncode == 0, done.stderr
@@ -258,7 +306,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
     put("outer/in/2.json", {"word": "a", "n": 1})
     put("table/in/2.json", {"word": "a", "n": 2})
     run("14")
-    return Runs(folder, tuple(printed), tuple(records))
+    return Runs(folder, tuple(printed), tuple(records), (values, read(kafka, written)))
 
 
 def test_an_aggregate_continues_in_another_run(runs: Runs) -> None:
@@ -293,6 +341,41 @@ def test_records_of_a_topic_reach_another_one(runs: Runs) -> None:
         assert [n for n in records if n >= 0] == [n * 2 for n in range(count)]
         copied = (int(f"{sign}{n}") for sign in ("-1", "-2") for n in range(count))
         assert [n for n in records if n < 0] == sorted(copied)
+
+
+def test_tables_of_kafka_are_checked_and_have_the_bytes_of_records(runs: Runs) -> None:
+    source, written = runs.table
+    said = [line for line in runs.printed[0].splitlines() if line.startswith(("record", "none"))]
+    first, *problems = said
+    assert first == "records [(0, 1, b'2'), (0, 2, b'4'), (1, 0, b'1')]"
+    assert "none []" in problems
+    problems.remove("none []")
+    analysis = "record AnalysisException [PYTHON_DATA_SOURCE_ERROR] Failed to"
+    partitions = f"{analysis} generate Python data source read partitions: firesteel.errors."
+    worker = "record PythonException An exception was thrown from the Python worker."
+    for line, start, text in zip(
+        problems,
+        [
+            "record IllegalArgumentException KafkaSource: Spark's Kafka source has no option",
+            *[partitions] * 4,
+            f"{analysis} initialize Python data source writer: firesteel.errors.InvalidProgram: v",
+            *[worker] * 2,
+        ],
+        [
+            "'startingOffset'; did you mean startingOffsets?",
+            f"start has no offset for topic {source}, partition 1;",
+            f"topic {source}, partition 0: the read starts at offset 300, after its end at offset 5",
+            f"topic {source}, partition 0: the read ends at offset 300, and the partition at offset 5",
+            "it has no record with a timestamp of 4000000000000 ms or later",
+            "value attribute type must be string or binary, not bigint",
+            "firesteel.errors.FiresteelError: the column 'topic' of a row is null;",
+            "does not exist, and Firesteel does not create topics; similar names: ",
+        ],
+        strict=True,
+    ):
+        assert line.startswith(start) and text in line and "Traceback" not in line, line
+    (record,) = written
+    assert (record.key, record.value, record.partition) == (b"\x00\xff", "é".encode(), 1)
 
 
 def test_outer_dataframes_repeated_names_and_the_first_error(runs: Runs) -> None:

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.connect import proto
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
-from firesteel.connectors.kafka.spark_options import check_columns, poll_timeout_s
+from firesteel.connectors.kafka.spark_options import check_columns, max_block_s, poll_timeout_s
 from firesteel.errors import InvalidProgram
 from firesteel.spark_connect.kafka_table import FORMAT, renamed
 from firesteel.spark_connect.refusals import Refused, SparkError
@@ -38,8 +38,9 @@ def test_the_format_has_another_name_in_spark() -> None:
         (read(), "exactly one of assign, subscribe, subscribePattern"),
         (read(subscribe="t", startingOffset="x"), "did you mean startingOffsets?"),
         (read(subscribe="t", startingOffsets="latest"), "cannot start at the latest offsets"),
-        (read(**{"subscribe": "t", "kafkaConsumer.pollTimeoutMs": "0"}), "an integer from 1 on"),
+        (read(**{"subscribe": "t", "kafkaConsumer.pollTimeoutMs": "1s"}), "pollTimeoutMs is '1s';"),
         (write(topics="t"), "has no option 'topics'"),
+        (write(**{"kafka.max.block.ms": "-1"}), "use a number of milliseconds"),
     ],
 )
 def test_wrong_options_are_refused_before_spark_sees_them(
@@ -93,6 +94,7 @@ def test_a_topic_is_an_option_or_a_column() -> None:
         check_columns(schema(value="string"), None)
 
 
-def test_batches_wait_for_a_record_for_two_minutes_by_default() -> None:
-    assert poll_timeout_s({}) == 120
+def test_batches_do_not_wait_for_ever() -> None:
+    assert (poll_timeout_s({}), max_block_s({})) == (120, 60)
+    assert max_block_s({"kafka.max.block.ms": 5000}) == 5
     assert poll_timeout_s({"kafkaconsumer.polltimeoutms": "1500"}) == 1.5
