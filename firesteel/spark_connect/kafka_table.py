@@ -247,47 +247,63 @@ class _Writer(DataSourceWriter):
         return WriterCommitMessage()
 
     def _write(self, rows: Iterator[Row]) -> None:
-        connection, reports = self.sink.connection, Reports()
+        kafka, connection, reports = clients.library(), self.sink.connection, Reports()
         topics = Topics(connection, patience_s=self._patience_s)
         failures: list[FiresteelError] = []
 
-        def failed(error: Any, message: Any) -> None:
-            subject = Subject(connection=connection, topic=message.topic())
+        def failed(error: Any, topic: str) -> None:
+            subject = Subject(connection=connection, topic=topic)
             failures.append(clients.explained(error, subject, "write a record", reports))
 
         configured = {
             **DEFAULTS,
             "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
             **clients.configuration(connection, reports, delivery_report_only_error=True),
-            "on_delivery": failed,
+            "on_delivery": lambda error, message: failed(error, message.topic()),
         }
         producer = clients.producer(connection, configured)
         for row in rows:
-            fields = dict(zip(self._names, row, strict=True))
-            topic = self.sink.topic or fields["topic"]
-            if topic is None:
-                raise FiresteelError(
-                    "the column 'topic' of a row is null; give it a value, or set the option"
-                    " 'topic'"
-                )
+            topic, record = self._record(row)
             topics.partitions(topic)  # raises if it does not exist
-            optional: dict[str, Any] = {}
-            if (partition := fields.get("partition")) is not None:
-                optional["partition"] = partition
-            if headers := fields.get("headers"):
-                optional["headers"] = [tuple(header) for header in headers]
-            while not failures:
-                try:
-                    producer.produce(topic, fields["value"], fields.get("key"), **optional)
-                    break
-                except BufferError:
-                    producer.poll(_POLL_S)
-            producer.poll(0)
+            try:
+                _send(producer, topic, record)
+            except kafka.KafkaException as error:
+                failed(error, topic)
             if failures:
+                producer.purge()
                 break
-        else:
-            producer.flush()
+        producer.flush()
         if failures:
-            producer.purge()
-            count = f" ({len(failures)} records failed)" if len(failures) > 1 else ""
-            raise FiresteelError(f"{failures[0]}{count}")
+            raise failures[0]
+
+    def _record(self, row: Row) -> tuple[str, dict[str, Any]]:
+        """Returns the topic, and the other arguments of a producer."""
+        fields = dict(zip(self._names, row, strict=True))
+        topic = self.sink.topic or fields["topic"]
+        if topic is None:
+            raise FiresteelError(
+                "the column 'topic' of a row is null; give it a value, or set the option 'topic'"
+            )
+        record = {"value": _immutable(fields["value"]), "key": _immutable(fields.get("key"))}
+        if (partition := fields.get("partition")) is not None:
+            record["partition"] = partition
+        if headers := fields.get("headers"):
+            record["headers"] = [(name, _immutable(value)) for name, value in headers]
+        return topic, record
+
+
+def _send(producer: Any, topic: str, record: dict[str, Any]) -> None:
+    """Queues the record. Waits while the queue is full, until records are sent or time out."""
+    while True:
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.poll(_POLL_S)
+        else:
+            producer.poll(0)
+            return
+
+
+def _immutable(value: Any) -> Any:
+    """Returns bytes for a bytearray, which Spark's binaryAsBytes=false has in rows."""
+    return bytes(value) if isinstance(value, bytearray) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -202,8 +203,16 @@ def test_a_read_does_not_wait_for_missing_records_for_ever(kafka: Kafka) -> None
 
 
 class Writer:
-    def __init__(self, kafka: Kafka, to: str | None = None, **columns: DataType) -> None:
-        schema, options = StructType(), {} if to is None else {"topic": to}
+    def __init__(
+        self,
+        kafka: Kafka,
+        to: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        **columns: DataType,
+    ) -> None:
+        schema, options = StructType(), {**(properties or {})}
+        if to is not None:
+            options["topic"] = to
         for name, kind in columns.items():
             schema.add(name, kind)
         table = KafkaTable({"kafka.bootstrap.servers": kafka.bootstrap, **options})
@@ -219,11 +228,20 @@ def test_rows_become_records(kafka: Kafka) -> None:
     writer.write(
         (b"\x00\xff", "k", 2, [Row("a", b"1"), Row("b", None)]),
         (b"", None, 1, None),
+        (bytearray(b"b"), None, 1, [Row("c", bytearray(b"2"))]),
         (None, "", 0, []),
     )
     assert sorted(read(kafka, name), key=lambda each: each.partition or 0) == [
         Record(value=None, key=b"", partition=0, offset=0, timestamp_ms=_ANY),
         Record(value=b"", key=None, partition=1, offset=0, timestamp_ms=_ANY),
+        Record(
+            value=b"b",
+            key=None,
+            partition=1,
+            offset=1,
+            timestamp_ms=_ANY,
+            headers=(("c", b"2"),),
+        ),
         Record(
             value=b"\x00\xff",
             key=b"k",
@@ -271,6 +289,9 @@ def test_rows_that_cannot_be_written_are_errors(kafka: Kafka) -> None:
         by_column.write(("v", None))
     with pytest.raises(FiresteelError, match="the topic has no such partition"):
         Writer(kafka, name, value=TEXT, partition=NUMBER).write(("v", 7))
+    small = {"kafka.message.max.bytes": "2000"}
+    with pytest.raises(FiresteelError, match="a record is larger than the broker accepts"):
+        Writer(kafka, name, small, value=TEXT).write(("v" * 4_000,))
     assert read(kafka, name) == []
     by_column.write(("v", name))
     assert [record.value for record in read(kafka, name)] == [b"v"]
