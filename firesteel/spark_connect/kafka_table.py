@@ -25,16 +25,13 @@ from firesteel.connectors.kafka import KafkaSink, KafkaSource
 from firesteel.connectors.kafka.spark_options import check_columns, max_block_s, poll_timeout_s
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.spark_connect.refusals import Refused, SparkError
-from taskexecutor.executor.connectors.kafka import clients
-from taskexecutor.executor.connectors.kafka.clients import KafkaUnavailable, Reports, Subject
-from taskexecutor.executor.connectors.kafka.producers import DEFAULTS
-from taskexecutor.executor.connectors.kafka.ranges import Range
-from taskexecutor.executor.connectors.kafka.starting_offsets import existing_records
-from taskexecutor.executor.connectors.kafka.topics import Topics
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the workers of Spark import the connectors, so that the front starts sooner
     from pyspark.sql import Row, SparkSession
     from pyspark.sql.types import StructType
+
+    from taskexecutor.executor.connectors.kafka.clients import Reports
+    from taskexecutor.executor.connectors.kafka.ranges import Range
 
 _COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
@@ -160,11 +157,15 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with _only_the_message():
+            from taskexecutor.executor.connectors.kafka.starting_offsets import existing_records
+
             return [InputPartition(each) for each in existing_records(self._source)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         if partition.value is None:  # in the place of no partitions
             return
+        from taskexecutor.executor.connectors.kafka.clients import Reports
+
         with _only_the_message():
             reports = Reports()
             consumer = self._consumer(reports)
@@ -177,7 +178,9 @@ class _Reader(DataSourceReader):
         """Reads up to the end of the range: compaction, transactions and retention leave gaps."""
         from confluent_kafka import KafkaError, TopicPartition
 
-        subject = Subject(
+        from taskexecutor.executor.connectors.kafka import clients
+
+        subject = clients.Subject(
             connection=self._source.connection, topic=of.topic, partition=of.partition
         )
         at = of.start
@@ -194,10 +197,10 @@ class _Reader(DataSourceReader):
                     at = max(at, offset + 1)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at = max(at, offset)
-                elif not isinstance(
-                    found := clients.explained(error, subject, "read it", reports), KafkaUnavailable
-                ):
-                    raise found
+                else:
+                    found = clients.explained(error, subject, "read it", reports)
+                    if not isinstance(found, clients.KafkaUnavailable):
+                        raise found
             if at > before:
                 deadline = time.monotonic() + self._timeout_s
             elif time.monotonic() > deadline:
@@ -218,6 +221,8 @@ class _Reader(DataSourceReader):
         return (*row, list(message.headers() or ()) or None) if self._source.metadata else row
 
     def _consumer(self, reports: Reports) -> Any:
+        from taskexecutor.executor.connectors.kafka import clients
+
         source = self._source
         configured = clients.configuration(
             source.connection,
@@ -247,12 +252,16 @@ class _Writer(DataSourceWriter):
         return WriterCommitMessage()
 
     def _write(self, rows: Iterator[Row]) -> None:
-        kafka, connection, reports = clients.library(), self.sink.connection, Reports()
+        from taskexecutor.executor.connectors.kafka import clients
+        from taskexecutor.executor.connectors.kafka.producers import DEFAULTS
+        from taskexecutor.executor.connectors.kafka.topics import Topics
+
+        kafka, connection, reports = clients.library(), self.sink.connection, clients.Reports()
         topics = Topics(connection, patience_s=self._patience_s)
         failures: list[FiresteelError] = []
 
         def failed(error: Any, topic: str) -> None:
-            subject = Subject(connection=connection, topic=topic)
+            subject = clients.Subject(connection=connection, topic=topic)
             failures.append(clients.explained(error, subject, "write a record", reports))
 
         configured = {
