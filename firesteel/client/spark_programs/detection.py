@@ -1,5 +1,5 @@
-"""What is known of a program before it runs: whether it is a PySpark program, which does not import
-Firesteel, and its name.
+"""Finds out from the files of a program whether it is a PySpark program, one that does not import
+Firesteel, and which name it gives itself.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def mentions_streams(main: Path) -> bool:
 
 
 def application_name(source: bytes) -> str:
-    """Returns the name that a program gives its application with `appName("...")`; empty if there
-    is none, or if only a run of the program finds it out.
+    """Returns the name that a program gives its application with `appName("...")`; empty if it has
+    no such call with a literal.
     """
     for node in ast.walk(ast.parse(source)):
         match node:
