@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from firesteel.operators.assigners import WindowSpec
 from firesteel.operators.spec import NeededTime, Spec
 
@@ -83,9 +81,9 @@ class PartialWindowAggregateSpec(Spec):
     latest: str = ""  # a column of timestamps, whose latest value in each group is `_latest`
     part_column: str = ""  # see SessionParts
     observes: bool = False  # its input as it is: an update of a key is a row
-    # Without groups: the key and the partial columns of no rows, which it emits for a bundle of
-    # which no row is left.
-    without_rows: pa.Table | None = None
+    # The one group, of a constant key, also exists without rows: a bundle of which no row is left
+    # has a partial row.
+    without_groups: bool = False
 
     uses_pandas = False
     runs_on_spark = True

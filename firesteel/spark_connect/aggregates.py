@@ -134,7 +134,7 @@ class Aggregates:
             whole_windows=spec is not None and parts is None,
             latest=latest,
             part_column=parts.column if parts is not None else "",
-            without_rows=None if has_groups else self._without_rows(columns, aggregates),
+            without_groups=not has_groups,
         )
         names = tuple(name for key in keys for name in key.names)
         by = names
@@ -244,22 +244,6 @@ class Aggregates:
     def _all_rows(self) -> Any:
         """Returns the key of an aggregate without groups."""
         return self._catalyst.named(self._catalyst.literal(1), "all_rows")
-
-    def _without_rows(
-        self, columns: Sequence[tuple[str, Any]], aggregates: Sequence[AggregateExpression]
-    ) -> pa.Table:
-        """Returns the partial results of no rows. `columns` are what the aggregate reads, with the
-        key of all rows first.
-        """
-        catalyst = self._catalyst
-        results = [catalyst.named(catalyst.literal(1), columns[0][0])]
-        results += [
-            catalyst.named(catalyst.parsed(self._session, text), name)
-            for each in aggregates
-            for name, text in each.partial.items()
-        ]
-        leaf = catalyst.leaf([column.toAttribute() for _, column in columns])
-        return self._static_rows(catalyst.aggregated(results, leaf))
 
     def _after_aggregate(
         self, stream: DataStream, keys: Sequence[Key], called: _Called, results: Sequence[Any]

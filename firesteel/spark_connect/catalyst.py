@@ -152,14 +152,11 @@ class Catalyst:
         some = self.jvm.scala.Some(condition)
         return call.aggregateFunction().toAggregateExpression(call.isDistinct(), some)
 
-    def parsed(self, session: Any, text: str) -> Any:
-        """Returns an SQL expression, whose names are not resolved."""
-        return session.sessionState().sqlParser().parseExpression(text)
-
     def aggregate(self, session: Any, text: str, columns: Sequence[Any]) -> Any:
         """Returns what Spark understands by the SQL text of an aggregate function of columns."""
+        parsed = session.sessionState().sqlParser().parseExpression(text)
         leaf = self.leaf(columns or [self.named(self.literal(1), "one").toAttribute()])
-        plan = self.aggregated([self.named(self.parsed(session, text), "result")], leaf)
+        plan = self.aggregated([self.named(parsed, "result")], leaf)
         rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
         analyzed = _applied(self._replacements, rows.queryExecution().analyzed())
         return analyzed.aggregateExpressions().head().child()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from firesteel.operators import Spec
 from taskexecutor.executor.columnar.stages.stage import SparkStage
 from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.timing.bundle_time import TARGET_S
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 class SparkSourceStage(SparkStage, SourceOperator):
@@ -66,6 +69,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
                 self._split = split
                 return True
         self._end()
+        self._end_rows(self._row_schema())
         return True
 
     def _read_bundle(self) -> bool:
@@ -112,6 +116,10 @@ class SparkSourceStage(SparkStage, SourceOperator):
     @abstractmethod
     def _at(self) -> Any:
         """Returns the position in the split."""
+
+    @abstractmethod
+    def _row_schema(self) -> StructType:
+        """Returns the schema of the rows that are read."""
 
     @abstractmethod
     def _end(self) -> None:

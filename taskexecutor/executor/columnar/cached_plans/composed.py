@@ -101,10 +101,7 @@ def partial_window_aggregate(
 
     if by_row(frame, spec):
         return _rows_with_partials(frame, spec)
-    partials = _partials(frame, spec.aggregates)
-    partials[ROWS] = "count(1)"
-    if spec.latest:
-        partials[LATEST] = f"max({quoted(spec.latest)})"
+    partials = _partials_of_group(frame, spec)
     columns = [sql.expr(text).alias(name) for name, text in partials.items()]
     names = [quoted(name) for name in partials]
     keys = [quoted(key) for key in spec.key_columns]
@@ -143,6 +140,16 @@ def partial_window_aggregate(
     if not grouping:  # without grouping columns, zero rows would also be a group
         grouping.append(sql.lit(0).alias(_ALL))
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
+
+
+def partial_without_rows(frame: DataFrame, spec: PartialWindowAggregateSpec) -> DataFrame:
+    """Returns the partial row of no rows; its keys are 1. `frame` has no rows."""
+    from pyspark.sql import functions as sql
+
+    partials = _partials_of_group(frame, spec)
+    group = frame.agg(*(sql.expr(text).alias(name) for name, text in partials.items()))
+    keys = [sql.lit(1).cast(frame.schema[key].dataType).alias(key) for key in spec.key_columns]
+    return group.select(*keys, *map(column, partials))
 
 
 def by_row(frame: DataFrame, spec: PartialWindowAggregateSpec) -> bool:
@@ -213,6 +220,12 @@ def _pane_start(spec: PartialWindowAggregateSpec) -> str:
     size_us, offset_us = spec.window.pane_us, spec.window.offset_us
     time_us = event_time_us(spec.time_column, spec.time_shift_us)
     return f"({time_us} - pmod({time_us} - {offset_us}L, {size_us}L))"
+
+
+def _partials_of_group(frame: DataFrame, spec: PartialWindowAggregateSpec) -> dict[str, str]:
+    """Returns the SQL of each column of a partial row but its keys and times."""
+    latest = {LATEST: f"max({quoted(spec.latest)})"} if spec.latest else {}
+    return {**_partials(frame, spec.aggregates), ROWS: "count(1)", **latest}
 
 
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:

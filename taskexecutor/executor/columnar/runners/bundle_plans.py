@@ -37,6 +37,7 @@ from taskexecutor.executor.columnar.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 
 class BundlePlans:
@@ -68,6 +69,11 @@ class BundlePlans:
         kind = "whole" if whole else "rows" if by_row else "bundles"
         self._key = cache_key(self._spark_schema, specs, kind)
         self._loader = BundleLoader(engine.session, engine.bundles, schema)
+
+    @property
+    def spark_schema(self) -> StructType:
+        """The schema of the bundles."""
+        return self._spark_schema
 
     def prepare(
         self,

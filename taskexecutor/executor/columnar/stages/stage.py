@@ -16,11 +16,12 @@ from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.whole_windows import whole_windows
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.runner import Runner, TaskOnSpark
-from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
+from taskexecutor.executor.columnar.schemas import conform, shown, to_arrow, to_spark
 from taskexecutor.executor.timing.watermarks import MissingTime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 
 class SparkStage(StreamOperator):
@@ -33,7 +34,8 @@ class SparkStage(StreamOperator):
         self._output_schema = output_schema  # None: taken from the first bundle's plan
         self._dtypes: list[tuple[str, str]] = []  # of the last bundle's plan
         self._aggregate = aggregate_of(self._specs)
-        self._emitted = 0  # rows of the current bundle's results
+        self._emitted = False  # rows, since `_end_rows`
+        self._without_rows: pa.RecordBatch | None = None  # see `_end_rows`
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -42,13 +44,24 @@ class SparkStage(StreamOperator):
 
     def _run(self, runner: Runner) -> None:
         """Runs a bundle and emits its results."""
-        self._emitted = 0
         self._spark.run(runner, self._checked, self._emit)
-        if self._aggregate is None or self._emitted:
+
+    def _end_rows(self, schema: StructType) -> None:
+        """Called after a bundle or a split, whose rows have this schema. If no row of it is left,
+        emits what an aggregate without groups has of no rows.
+        """
+        emitted, self._emitted = self._emitted, False
+        aggregate = self._aggregate
+        if emitted or aggregate is None or not aggregate.without_groups:
             return
-        if (partials := self._aggregate.without_rows) is not None:
-            assert self._output_schema is not None
-            self.output.emit(_without_rows(partials, self._output_schema))
+        if self._without_rows is None:
+            with self._spark.job():
+                frame = composed.empty_frame(self._engine.session, schema)
+                rows = composed.apply(frame, self._specs[:-1], cores=0)
+                frame = composed.partial_without_rows(rows, aggregate)
+                (batch,) = frame.toArrow().combine_chunks().to_batches()
+                self._without_rows = conform(batch, self._checked(frame))
+        self.output.emit(self._without_rows)
 
     def _planned(self, leaf: DataFrame) -> DataFrame:
         """Returns the results of the group over `leaf`, for a Spark job."""
@@ -60,7 +73,7 @@ class SparkStage(StreamOperator):
                 self._emit(batch)
 
     def _emit(self, batch: pa.RecordBatch) -> None:
-        self._emitted += batch.num_rows
+        self._emitted = self._emitted or batch.num_rows > 0
         if self._aggregate is not None and self._aggregate.in_event_time:
             batch = _in_windows(batch, self._aggregate)
         self.output.emit(batch)
@@ -83,17 +96,6 @@ class SparkStage(StreamOperator):
             )
         self._dtypes = dtypes
         return self._output_schema
-
-
-def _without_rows(partials: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the partial row of no rows, with the columns of `schema`."""
-    columns = [
-        partials.column(field.name).combine_chunks().cast(field.type)
-        if field.name in partials.column_names
-        else pa.array([0 if field.name == composed.ROWS else None], field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _in_windows(batch: pa.RecordBatch, aggregate: PartialWindowAggregateSpec) -> pa.RecordBatch:

@@ -98,6 +98,7 @@ class SparkTransformStage(SparkStage):
         plans = self._prepared(bundle, self._plans)
         with plans.runner(bundle, self._planned) as runner:
             self._run(runner)
+        self._end_rows(plans.spark_schema)
 
     def _new_plans(self, given: pa.Schema, *, by_row: bool = False) -> BundlePlans:
         schema = self._input_schema or self.context.input_schemas[0] or given

@@ -43,6 +43,7 @@ from taskexecutor.executor.timing.bundle_time import BundleSize, BundleTime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 ARROW_COUNTER = "numRecordsReadByArrow"
 
@@ -113,6 +114,9 @@ class FileStage(SparkSourceStage):
     def _begin(self, split: Split, at: Any) -> None:
         self._end_group()  # of a split that could not be read
         self._progress.begin(from_json(split), at)
+
+    def _row_schema(self) -> StructType:
+        return self._source_schema
 
     def _end(self) -> None:
         latest_us = self._progress.position.latest_us

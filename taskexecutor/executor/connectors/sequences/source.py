@@ -13,6 +13,7 @@ from firesteel.connectors import EndOfSplit, SequenceSource, SourceReader, Split
 from firesteel.operator import RuntimeContext, SourceOperator
 from firesteel.operators import Spec
 from taskexecutor.executor.columnar.runners.runner import NewPlan
+from taskexecutor.executor.columnar.schemas import to_spark
 from taskexecutor.executor.connectors.sequences.pace import Pace
 from taskexecutor.executor.connectors.sequences.ranges import CachedRange, RangePlans
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
@@ -21,6 +22,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 BATCH_ROWS = 65_536
 _PIECE_S = 1.0  # several times the time of making a plan
@@ -132,6 +134,9 @@ class SequenceStage(SparkSourceStage):
 
     def _at(self) -> Any:
         return {"next": self._next}
+
+    def _row_schema(self) -> StructType:
+        return to_spark(self._source.output_schema())
 
     def _end(self) -> None:
         self._kept = False
