@@ -107,8 +107,7 @@ def masters(running: LocalCluster) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter()
-        if (argv := _argv(process))[1:2] == ["-m"]
-        and argv[2] in ("dispatcher", "jobmaster")
+        if {"dispatcher", "jobmaster"} & set((argv := _argv(process))[2:4])
         and any(name in argv for name in of_cluster)
     ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -45,21 +44,21 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
     return value or ""
 
 
-def required_text_of(body: Mapping[str, Any], name: str) -> str:
-    text = text_of(body, name)
-    if not text:
-        raise Refusal(400, f"{name} is missing")
-    return text
-
-
-def directory_of(body: Mapping[str, Any], name: str) -> str:
-    """Returns a path on the cluster; an empty text if there is none. Raises Refusal for a relative
-    one, which a client cannot see from where.
+def path_of(body: Mapping[str, Any], name: str) -> str:
+    """Returns a path on the cluster, or an empty text. Raises Refusal for a relative one: a client
+    does not know the current directory of a process.
     """
-    directory = text_of(body, name)
-    if directory and not directory.startswith("/") and not urlsplit(directory).scheme:
-        raise Refusal(400, f"{name}={directory!r} is a relative path; expected an absolute one")
-    return directory
+    path = text_of(body, name)
+    if path and not path.startswith("/") and "://" not in path:
+        raise Refusal(400, f"{name}={path[:80]!r} is a relative path; expected an absolute one")
+    return path
+
+
+def required_path_of(body: Mapping[str, Any], name: str) -> str:
+    path = path_of(body, name)
+    if not path:
+        raise Refusal(400, f"{name} is missing")
+    return path
 
 
 def flag_of(body: Mapping[str, Any], name: str) -> bool:

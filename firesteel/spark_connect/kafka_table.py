@@ -253,7 +253,7 @@ class _Writer(DataSourceWriter):
 
     def _write(self, rows: Iterator[Row]) -> None:
         from taskexecutor.executor.connectors.kafka import clients
-        from taskexecutor.executor.connectors.kafka.producers import DEFAULTS
+        from taskexecutor.executor.connectors.kafka.producers import with_defaults
         from taskexecutor.executor.connectors.kafka.topics import Topics
 
         kafka, connection, reports = clients.library(), self.sink.connection, clients.Reports()
@@ -264,12 +264,13 @@ class _Writer(DataSourceWriter):
             subject = clients.Subject(connection=connection, topic=topic)
             failures.append(clients.explained(error, subject, "write a record", reports))
 
-        configured = {
-            **DEFAULTS,
-            "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
-            **clients.configuration(connection, reports, delivery_report_only_error=True),
-            "on_delivery": lambda error, message: failed(error, message.topic()),
-        }
+        configured = with_defaults(
+            {
+                "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
+                **clients.configuration(connection, reports, delivery_report_only_error=True),
+                "on_delivery": lambda error, message: failed(error, message.topic()),
+            }
+        )
         producer = clients.producer(connection, configured)
         for row in rows:
             topic, record = self._record(row)
@@ -295,8 +296,15 @@ class _Writer(DataSourceWriter):
             )
         record = {"value": _immutable(fields["value"]), "key": _immutable(fields.get("key"))}
         if (partition := fields.get("partition")) is not None:
+            if partition < 0:
+                raise FiresteelError(
+                    f"the column 'partition' of a row is {partition}; it must be at least 0, or"
+                    " null for the one of the key"
+                )
             record["partition"] = partition
         if headers := fields.get("headers"):
+            if any(name is None for name, _ in headers):
+                raise FiresteelError("a header of a row has a null key; give it a name")
             record["headers"] = [(name, _immutable(value)) for name, value in headers]
         return topic, record
 

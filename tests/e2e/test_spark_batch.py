@@ -170,7 +170,12 @@ def test_an_error_of_the_program_comes_first_and_is_not_repeated(
     shown = ended.stderr
     assert f'File "{program}", line 2, in broken' in shown
     assert shown.index("ValueError: of the user") < shown.index("failed in driver (1/1)#0")
-    program.write_text("import sys\nname = lambda b: b.appName('leaves early')\nsys.exit(3)\n")
+    program.write_text(
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "name = lambda: SparkSession.builder.appName('leaves early')\n"
+        "sys.exit(3)\n"
+    )
     ended = run_spark(session, str(program))
     assert ended.returncode == 3
     assert "(leaves early) failed in driver (1/1)#0" in ended.stderr

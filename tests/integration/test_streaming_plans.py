@@ -33,6 +33,7 @@ from firesteel.operators import (
     SourceSpec,
     Spec,
     TransformSpec,
+    TransformWithStateSpec,
     TumblingSpec,
 )
 from firesteel.operators.joins import IntervalSpec
@@ -133,6 +134,41 @@ def test_first_values_need_an_event_time(orders: DataFrame, tmp_path: Path) -> N
     timed = orders.groupBy(F.window("at", "1 hour")).agg(F.first("id"), F.last("id"))
     (partial,) = (s for s in specs(planned(timed)) if isinstance(s, PartialWindowAggregateSpec))
     assert [each.whole.partition("(")[0] for each in partial.aggregates] == ["min_by", "max_by"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "column"), [("EventTimeTimeout", "at"), ("ProcessingTimeTimeout", "")]
+)
+def test_functions_with_timers_in_event_time_leave_out_late_rows(
+    orders: DataFrame, timeout: str, column: str
+) -> None:
+    def nothing(key: Any, frames: Any, state: Any) -> Any:
+        yield from ()
+
+    def late_column(query: DataFrame) -> str:
+        run = query.groupBy("shop").applyInPandasWithState(
+            nothing, "shop STRING", "n LONG", "update", timeout
+        )
+        found = specs(planned(run, "update"))
+        (spec,) = (each for each in found if isinstance(each, TransformWithStateSpec))
+        return spec.late_column
+
+    assert late_column(orders.select("shop", "price", "at")) == column
+    assert late_column(orders.select("shop", F.col("at").alias("then"))) == (column and "then")
+    assert late_column(orders.select("shop", F.window("at", "1 hour"))) == (column and "window")
+    assert late_column(orders.select("shop", "price")) == ""
+
+
+def test_only_an_aggregate_without_groups_has_a_result_without_rows(orders: DataFrame) -> None:
+    def without_groups(query: DataFrame) -> bool:
+        found = specs(planned(query, "complete"))
+        (spec,) = (each for each in found if isinstance(each, PartialWindowAggregateSpec))
+        return spec.without_groups
+
+    assert without_groups(orders.agg(F.count("*"), F.first("price")))
+    assert not without_groups(orders.groupBy("shop").count())
+    assert not without_groups(orders.groupBy(F.window("at", "1 hour")).count())
+    assert not without_groups(orders.groupBy(F.session_window("at", "1 hour")).count())
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,3 @@
 #!/bin/sh
 # Flink's client starts masters with this script: kubernetes-jobmanager.sh kubernetes-application|kubernetes-session [-D KEY=VALUE]...
-exec python -m firesteel.kubernetes.flink "$@"
+exec python -P -m firesteel.kubernetes.flink "$@"

@@ -14,10 +14,10 @@ from dispatcher.rest.operations import reason_for_failure
 from dispatcher.rest.requests import (
     Handler,
     Refusal,
-    directory_of,
     flag_of,
     json_body,
-    required_text_of,
+    path_of,
+    required_path_of,
 )
 from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
@@ -47,7 +47,7 @@ class ActionRoutes:
             request,
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
-                directory=directory_of(body, "directory"),
+                directory=path_of(body, "directory"),
                 stop=True,
                 drain=flag_of(body, "drain"),
             ),
@@ -58,7 +58,7 @@ class ActionRoutes:
         return await self._savepoint(
             request,
             job_master_pb2.TakeCheckpointRequest(
-                savepoint=True, directory=directory_of(body, "directory")
+                savepoint=True, directory=path_of(body, "directory")
             ),
         )
 
@@ -85,7 +85,7 @@ class ActionRoutes:
         return web.Response(status=204)
 
     async def _dispose(self, request: web.Request) -> web.Response:
-        path = required_text_of(await json_body(request), "path")
+        path = required_path_of(await json_body(request), "path")
         metadata = self._gateway.metadata(request)
 
         async def dispose() -> None:

@@ -17,10 +17,10 @@ from dispatcher.rest.operations import reason_for_failure
 from dispatcher.rest.requests import (
     Handler,
     Refusal,
-    directory_of,
     flag_of,
     json_body,
-    required_text_of,
+    path_of,
+    required_path_of,
     text_of,
 )
 from firesteel._proto import dispatcher_pb2, job_master_pb2
@@ -86,7 +86,7 @@ class ActionRoutes:
             body,
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
-                directory=directory_of(body, "targetDirectory"),
+                directory=path_of(body, "targetDirectory"),
                 stop=True,
                 drain=flag_of(body, "drain"),
             ),
@@ -99,7 +99,7 @@ class ActionRoutes:
             body,
             job_master_pb2.TakeCheckpointRequest(
                 savepoint=True,
-                directory=directory_of(body, "target-directory"),
+                directory=path_of(body, "target-directory"),
                 stop=flag_of(body, "cancel-job"),
             ),
         )
@@ -168,7 +168,7 @@ class ActionRoutes:
     async def _dispose(self, request: web.Request) -> web.Response:
         body = await json_body(request)
         message = dispatcher_pb2.DisposeSavepointRequest(
-            path=required_text_of(body, "savepoint-path")
+            path=required_path_of(body, "savepoint-path")
         )
         metadata = self._gateway.metadata(request)
 

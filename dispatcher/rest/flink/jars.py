@@ -11,7 +11,7 @@ from aiohttp import web
 from dispatcher.rest.forms import chunks, parts
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.programs import ProgramRun, Programs, UploadedProgram
-from dispatcher.rest.requests import TOKEN, Handler, Refusal, json_body, text_of
+from dispatcher.rest.requests import TOKEN, Handler, Refusal, json_body, path_of, text_of
 from firesteel.common.config import options
 
 _CLAIM_MODES = ("CLAIM", "NO_CLAIM")
@@ -161,7 +161,7 @@ def _overrides(fields: Mapping[str, Any]) -> dict[str, str]:
     overrides = dict(given)
     if parallelism := fields.get("parallelism"):
         overrides[options.PARALLELISM.key] = str(parallelism)
-    if path := text_of(fields, "savepointPath"):
+    if path := path_of(fields, "savepointPath"):
         overrides[options.RECOVERY_PATH.key] = path
     if fields.get("allowNonRestoredState") in (True, "true"):
         overrides[options.RECOVERY_ALLOW_UNMATCHED.key] = "true"

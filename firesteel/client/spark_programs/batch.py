@@ -80,7 +80,7 @@ def job_graph_of(
     )
     return JobGraph(
         job_id=JobId(random_id()),
-        name=valid_text(application_name(source) or path.name),
+        name=valid_text(settings.get("spark.app.name") or application_name(source) or path.name),
         vertices=(
             _vertex(DRIVER, driver, 1, Scaling.FIXED),
             _vertex(EXECUTORS, SparkExecutorsSpec(), executors, Scaling.DEFAULT),

@@ -29,16 +29,18 @@ def mentions_streams(main: Path) -> bool:
 
 
 def application_name(source: bytes) -> str:
-    """Returns the name that a program gives its application with `appName("...")`; empty if it has
-    no such call with a literal.
+    """Returns the name that a program first gives with `SparkSession.builder...appName("...")`;
+    empty if it has no such call with a literal.
     """
+    found = []
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(
-                func=ast.Attribute(attr="appName"), args=[ast.Constant(value=str() as name)]
-            ):
-                return name
-    return ""
+                func=ast.Attribute(value=before, attr="appName"),
+                args=[ast.Constant(value=str() as name)],
+            ) if any(getattr(each, "attr", "") == "builder" for each in ast.walk(before)):
+                found.append((node.lineno, node.col_offset, name))
+    return min(found)[-1] if found else ""
 
 
 def _files(main: Path) -> Iterator[Path]:

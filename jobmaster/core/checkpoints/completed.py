@@ -85,16 +85,20 @@ class CompletedCheckpoints:
         latest = self.latest
         if latest is None:
             return None
-        parallelism = {
-            operator.operator_id: vertex.vertex.parallelism
+        now = {
+            operator.operator_id: (operator.name, vertex.vertex.parallelism)
             for vertex in self._graph.vertices
             for operator in vertex.vertex.operators
         }
-        return {
-            operator.operator_id: assign(operator, parallelism[operator.operator_id])
-            for operator in latest.operators
-            if operator.operator_id in parallelism  # otherwise its state is discarded, as requested
-        }
+        restored = {}
+        for operator in latest.operators:
+            if operator.operator_id not in now:
+                continue  # its state is discarded, as requested
+            name, parallelism = now[operator.operator_id]
+            if operator.uid or operator.has_state or operator.finished or operator.name == name:
+                restored[operator.operator_id] = assign(operator, parallelism)
+            # Otherwise another operator is in its place, and starts without its event time.
+        return restored
 
     def finished_vertices(self, among: Collection[VertexId]) -> frozenset[VertexId]:
         """Returns the vertices, among those that restart, that have nothing to do when the latest

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ import psutil
 from firesteel.common.error_report import DescribedElsewhere
 from firesteel.common.logs import get_logger
 from firesteel.common.operator_messages import Resend, SparkMasterStarted
-from firesteel.common.process import exit_reason, temporary
+from firesteel.common.process import exit_reason, module_command, temporary
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.operators.spark_program import SparkDriverSpec
@@ -115,7 +114,7 @@ class SparkDriver(SourceOperator):
         self._ready = os.fdopen(ready_write, "w")
         try:
             self._program = subprocess.Popen(
-                [sys.executable, "-m", _MODULE],
+                module_command(_MODULE),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 cwd=spec.folder if os.path.isdir(spec.folder) else folder,

@@ -8,7 +8,7 @@ once, for as long as it takes; in a transaction, until the transaction would hav
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from firesteel.connectors.kafka.connection import KafkaConnection
@@ -34,7 +34,7 @@ _KEPT_FAILURES = 20
 _SHOWN_KEY = 60
 _STATISTICS_MS = 5_000
 # A program's properties override these.
-DEFAULTS = {
+_DEFAULTS = {
     "acks": "all",
     "enable.idempotence": True,
     "linger.ms": 1,  # rows come in batches
@@ -45,7 +45,23 @@ DEFAULTS = {
     "message.max.bytes": 100_000_000,
     "partitioner": "murmur2_random",  # as the Java producer
 }
+_ALL = ("all", "-1")  # acknowledgements
+_FEW_IN_FLIGHT = ("1", "2", "3", "4", "5")  # requests of an idempotent producer
+_TRANSACTIONS = "transactional.id"
 _CONSEQUENCES = frozenset({"_FATAL", "_STATE", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+
+
+def with_defaults(given: Mapping[str, object]) -> dict[str, object]:
+    """Returns the configuration of a producer. As with the Java producer, it is not idempotent if
+    `given` has properties that exclude it, such as acks=1.
+    """
+    excluded = (
+        str(given.get("acks", "all")) not in _ALL
+        or str(given.get("retries", 1)) == "0"
+        or str(given.get("max.in.flight.requests.per.connection", 1)) not in _FEW_IN_FLIGHT
+    )
+    plain = {"enable.idempotence": False} if excluded and _TRANSACTIONS not in given else {}
+    return {**_DEFAULTS, **plain, **given}
 
 
 class Sender:
@@ -74,14 +90,15 @@ class Sender:
         forced: dict[str, object] = {"delivery_report_only_error": True}
         if transactional_id is not None:
             forced["transactional_id"] = transactional_id
-        configured = {
-            **DEFAULTS,
-            "statistics.interval.ms": _STATISTICS_MS,
-            **own,
-            **configuration(connection, self.reports, **forced),
-            "on_delivery": self._delivered,
-            "stats_cb": self._measured,
-        }
+        configured = with_defaults(
+            {
+                "statistics.interval.ms": _STATISTICS_MS,
+                **own,
+                **configuration(connection, self.reports, **forced),
+                "on_delivery": self._delivered,
+                "stats_cb": self._measured,
+            }
+        )
         self._limit = str(configured["message.max.bytes"])
         self.client = producer(connection, configured)
 
