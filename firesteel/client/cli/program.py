@@ -15,6 +15,7 @@ from firesteel.client.cli.own_spark import OwnSpark, SparkRefused, own_spark
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
 from firesteel.client.signals import is_ending
 from firesteel.client.spark_programs.detection import is_pyspark_program
+from firesteel.common.config import options
 from firesteel.common.error_report import error_info
 from firesteel.common.globs import not_readable
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
@@ -98,6 +99,11 @@ def _sessions_of(path: Path, context: ExecutionContext) -> Iterator[FrontProcess
         with deferred_columns.installed():  # functions may be used before Environment()
             yield None
         return
+    if context.overrides.get(options.RECOVERY_PATH.key):
+        raise ProgramFailed(
+            f"{path.name} is a PySpark program, whose queries continue from their"
+            f" checkpointLocation: run it without -s ({options.RECOVERY_PATH.key})"
+        )
     from firesteel.client.spark_programs.compatibility import connect_sessions
     from firesteel.client.spark_programs.front_process import FrontProcess
 

@@ -331,6 +331,15 @@ def test_s_is_what_the_job_starts_from(monkeypatch: pytest.MonkeyPatch, tmp_path
         _recovery(None, False, "claim")
 
 
+def test_a_pyspark_program_continues_without_s(job) -> None:
+    program = job("from pyspark.sql import SparkSession\nraise AssertionError('it does not run')")
+    context = ExecutionContext(
+        mode="detached", conf=Configuration(), overrides=_recovery("/savepoint", False, None)
+    )
+    with pytest.raises(ProgramFailed, match="continue from their checkpointLocation: run it"):
+        run_program(program, [], context)
+
+
 def test_archives_unpack_below_the_jobs_folder_only(tmp_path: Path) -> None:
     archive = tmp_path / "a.zip"
     archive.write_bytes(b"")
