@@ -1,4 +1,4 @@
-"""What the text of a program says about it."""
+"""The name of an application in the text of a program."""
 
 from __future__ import annotations
 
