@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
+
 from firesteel.common.checkpoints.messages import Snapshot
+from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, StateFile
 from firesteel.common.ids import AttemptId, ResultId, VertexId
 from firesteel.common.job_graph import Partitioner
@@ -645,3 +648,31 @@ def test_a_checkpoint_counts_the_rows_since_the_one_that_was_complete_before() -
     c.do(c.coordinator.adopted({}, (), c.now, asked=None, stopped=False))
     assert counted(begin(50)) == {}, "another master does not know what was counted"
     assert counted(begin(53)) == {vertex_id: 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "taken_over"), [("sink", "", True), ("other", "", False), ("other", "u", True)]
+)
+def test_another_operator_does_not_get_an_event_time(name: str, uid: str, taken_over: bool) -> None:
+    snapshot = OperatorSnapshot(operator_id=operator_id("sink"), watermark_us=5)
+    operator = CheckpointedOperator(
+        operator_id=operator_id("sink"),
+        uid=uid,
+        name=name,
+        parallelism=2,
+        max_parallelism=128,
+        subtasks={0: snapshot, 1: snapshot},
+    )
+    graph = running(job(vertex("source", 1), vertex("sink", 2)))
+    latest = CheckpointMetadata(
+        checkpoint_id=1,
+        job_id=graph.job_graph.job_id,
+        job_name="",
+        timestamp_ms=0,
+        savepoint=True,
+        operators=(operator,),
+    )
+    restored = CompletedCheckpoints(graph, Recovery(latest=latest)).restored()
+    assert restored is not None
+    found = restored.get(operator_id("sink"), [])
+    assert [part.watermark_us for part in found] == ([5, 5] if taken_over else [])
