@@ -157,6 +157,10 @@ class RuntimeContext(Protocol):
     def output_schema(self) -> pa.Schema | None: ...
 
     @property
+    def chained(self) -> bool:
+        """Whether another operator of the task processes the results before `emit` returns."""
+
+    @property
     def timers(self) -> TimerService: ...
 
     @property

@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 
 from firesteel import Environment
+from firesteel.common.operator_messages import SplitAssigned
 from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
@@ -25,6 +26,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import read_split
+from tests.slow_target import SlowTarget
 
 START, SPLIT, SPLITS = -500, 2_000, 4
 NUMBERS = range(START, START + SPLITS * SPLIT - 300)  # the last split is shorter
@@ -42,6 +44,7 @@ def stage(
     source: SequenceSource | None = None,
     *,
     checkpoints: bool = False,
+    chained: bool = False,
 ) -> tuple[SequenceStage, OperatorHarness]:
     env = Environment(parallelism=1)
     source = source or SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT)
@@ -55,7 +58,9 @@ def stage(
     ]
     operator = create_operator(opened)
     assert isinstance(operator, SequenceStage)
-    harness = OperatorHarness(operator, [], spark=engine.session, checkpoints=checkpoints)
+    harness = OperatorHarness(
+        operator, [], spark=engine.session, checkpoints=checkpoints, chained=chained
+    )
     return operator, harness.open()
 
 
@@ -227,3 +232,24 @@ def test_many_groups_are_found_in_a_larger_map(
     assert operator._ranges._map_bits is not None
     assert (operator._ranges._map_bits > 16) == larger
     assert engine.session.conf.get("spark.sql.codegen.aggregate.map.vectorized.enable") == "false"
+
+
+def test_rows_for_a_slow_operator_come_in_small_pieces(engine: SparkEngine) -> None:
+    source = SequenceSource(0, 10**7, "n", split_rows=10**6)
+    slow = SlowTarget(2e-4)  # of a part of a cached plan, 12 s
+    operator, harness = stage(engine, lambda ns: ns.select_expr("n"), source, chained=True)
+    harness.add_target(slow)
+    harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 1000000}'))
+    for _ in range(3):
+        position = operator._next
+        harness.poll()
+        assert 0 < operator._next - position <= 10_000  # two seconds' rows
+    assert sum(slow.sizes) == operator._next
+    assert [r["n"] for r in harness.rows()] == list(range(operator._next))
+
+
+def test_a_fast_operator_gets_rows_of_a_cached_plan(engine: SparkEngine) -> None:
+    operator, harness = stage(engine, lambda ns: ns.select_expr("n"), chained=True)
+    assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
+    assert plan_is_cached(operator)
+    assert harness.metrics.plan_counts.cached_runs >= SPLITS - 2

@@ -24,7 +24,7 @@ from taskexecutor.executor.state import (
     key_group_range,
 )
 from taskexecutor.executor.state.files import encoded
-from taskexecutor.executor.task.chain import NodeTarget, create_node
+from taskexecutor.executor.task.chain import NodeTarget, Target, create_node
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.metrics import OperatorMetrics
@@ -54,7 +54,8 @@ class OperatorHarness:
 
     `spark` becomes `context.spark`; `sent` collects the events to the coordinator. `watermark`
     advances event time, `processing_time` processing time. `watermark_alignment` puts the operator
-    into a watermark alignment group. `checkpoints`: the job takes checkpoints.
+    into a watermark alignment group. `checkpoints`: the job takes checkpoints. `chained`: as in
+    RuntimeContext.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class OperatorHarness:
         restored: RestoredOperatorState | None = None,
         watermark_alignment: WatermarkAlignmentSpec | None = None,
         checkpoints: bool = False,
+        chained: bool = False,
         attempt: int = 0,
         create_keyed_state: CreateKeyedState = HashMapKeyedStateBackend,
     ) -> None:
@@ -112,6 +114,7 @@ class OperatorHarness:
             input_schemas=schemas,
             output_schema=output_schema,
             watermark_alignment=watermark_alignment,
+            chained=chained,
         )
         self.timers = self._node.timers
         self._inputs = [NodeTarget(self._node, index) for index in range(inputs)]
@@ -243,6 +246,10 @@ class OperatorHarness:
         return [
             element for element in self._side[tag].elements if isinstance(element, pa.RecordBatch)
         ]
+
+    def add_target(self, target: Target) -> None:
+        """Has a target get the results, after those that collect them."""
+        self._node.output.add(target)
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for batch in self.batches for row in batch.to_pylist()]

@@ -34,7 +34,6 @@ from firesteel.common.operator_messages import (
 )
 from firesteel.connectors import (
     CollectSink,
-    EndOfSplit,
     FileSink,
     PrintSink,
     SequenceSource,
@@ -53,6 +52,7 @@ from taskexecutor.executor.connectors.sequences.source import SequenceReader
 from taskexecutor.executor.connectors.split_source import SplitReading
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.long import fewer
+from tests.slow_target import SlowTarget
 from tests.unit.operators.test_odd_schemas import rows, streams
 
 SCHEMA = pa.schema([("x", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -620,9 +620,19 @@ def test_a_reader_of_a_sequence_continues_at_a_position() -> None:
     second.restore(first.position())
     batch = second.poll()
     assert batch is not None
-    assert batch["value"][0].as_py() == 65_536
-    with pytest.raises(EndOfSplit):
-        second.poll()
+    assert batch["value"][0].as_py() == first.position()
+
+
+@pytest.mark.parametrize(("row_s", "rows"), [(0.0, 65_536), (1e-4, 1_024)])
+def test_a_sequence_adapts_its_batches_to_the_next_operators(row_s: float, rows: int) -> None:
+    harness = OperatorHarness(reading(SequenceSource(0, 300_000)), chained=True).open()
+    target = SlowTarget(row_s)
+    harness.add_target(target)
+    harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 300000}'))
+    for _ in range(5):
+        harness.poll()
+    assert max(target.sizes) == rows
+    assert [r["value"] for r in harness.rows()] == list(range(sum(target.sizes)))
 
 
 def test_a_source_that_is_restored_reads_the_rest_of_its_splits() -> None:

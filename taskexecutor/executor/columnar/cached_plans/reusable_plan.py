@@ -290,7 +290,7 @@ def is_still(session: Any, cached: ReusablePlan, specs: Sequence[Spec]) -> bool:
         not cached.outdated
         and set(cached.tables) == set(tables.values())
         # Python may have computed with their rows, and its modules may have changed.
-        and not (cached.tables and _nodes(cached.physical) - _WITHOUT_PYTHON)
+        and not (cached.tables and node_classes(cached.physical) - _WITHOUT_PYTHON)
         and scheduler.numTotalJobs() == jobs_before
         and again.schema == origin.rows.schema
         and _same_result(origin.rows, again)
@@ -397,9 +397,9 @@ def _is_held(plan: Any, tables: frozenset[int]) -> bool:
     )
 
 
-def _nodes(plan: Any) -> frozenset[str]:
+def node_classes(plan: Any) -> frozenset[str]:
     """Returns the classes of all nodes."""
-    return frozenset({_kind(plan)}).union(*map(_nodes, _children(plan)))
+    return frozenset({_kind(plan)}).union(*map(node_classes, _children(plan)))
 
 
 def _kind(plan: Any) -> str:

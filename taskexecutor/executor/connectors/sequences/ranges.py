@@ -26,6 +26,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ROW_BY_ROW,
     NotReusable,
     ReusablePlan,
+    node_classes,
     reusable_plan,
     temporary_conf,
 )
@@ -44,7 +45,8 @@ _AGGREGATED_PART_S = 1.5  # if each part has partial results for all of its keys
 _MAP_BITS = 16  # Spark's default: the fast map holds two to the power of this many groups
 _MAP_SHARE = 8  # the map may use this fraction of the JVM's heap: one eighth
 _LARGE = 8  # counting groups does not pay for splits with less than this many times the rows
-_ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
+_PYTHON = {"BatchEvalPythonExec", "ArrowEvalPythonExec"}
+_ALLOWED = ROW_BY_ROW | {"RangeExec"} | _PYTHON
 
 
 class RangePlans:
@@ -82,11 +84,22 @@ class RangePlans:
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
         self._cached: ReusablePlan | None = None
+        self._calls_python = False
 
     @property
     def frame(self) -> DataFrame | None:
         """The DataFrame of the cached plan."""
         return None if self._cached is None else self._cached.frame
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether the cached plan calls functions of the program for rows."""
+        return self._calls_python
+
+    @property
+    def part_rows(self) -> int:
+        """The numbers of one part of the last covered split."""
+        return self._split_rows // self._parts
 
     def covers(self, start: int, end: int) -> bool:
         """Returns whether a cached plan covers this split; makes one if possible. Calls functions
@@ -191,6 +204,7 @@ class RangePlans:
         self._schema = to_arrow(cached.frame.schema)
         self._begin = begin
         self._cached = cached
+        self._calls_python = bool(node_classes(cached.physical) & _PYTHON)
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
         with temporary_conf(session, _map_settings(self._map_bits)):  # generates the code here

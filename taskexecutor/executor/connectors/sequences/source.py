@@ -19,15 +19,19 @@ from taskexecutor.executor.connectors.sequences.ranges import CachedRange, Range
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.connectors.split_source import SplitReading, SplitSource
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.timing.bundle_time import TARGET_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 65_536
+_FIRST_BATCH_ROWS = 1_024
 _PIECE_S = 1.0  # several times the time of making a plan
 _FIRST_PIECE_ROWS = 1_000_000
 _LEAST_PIECE_ROWS = 10_000
+_TRIAL_ROWS = 1_000  # of the first piece, if functions of the program may be slow
+_MOST_PART_S = 3 * _PIECE_S  # in one part of a cached plan
 
 
 class SequenceRuntime(SplitSource[SequenceSource]):
@@ -41,7 +45,9 @@ class SequenceRuntime(SplitSource[SequenceSource]):
 
 
 class SequenceReader(SourceReader):
-    """Emits one batch per poll. With a rate, each subtask has an equal part of it."""
+    """Emits one batch per poll, of fewer rows where the next operators are slow, because
+    checkpoints wait for them. With a rate, each subtask has an equal part of it.
+    """
 
     def __init__(
         self,
@@ -51,6 +57,10 @@ class SequenceReader(SourceReader):
     ) -> None:
         self._schema = source.output_schema()
         self._next = self._end = 0
+        self._context = context
+        self._batch_rows = _FIRST_BATCH_ROWS if context.chained else BATCH_ROWS
+        self._emitted = 0  # rows of the last batch
+        self._emitted_at_s = 0.0  # busy time before the last batch
         self._clock = clock
         self._pace: Pace | None = None
         if source.rate_per_s is not None:
@@ -62,7 +72,8 @@ class SequenceReader(SourceReader):
     def poll(self) -> pa.RecordBatch | None:
         if self._next >= self._end:
             raise EndOfSplit
-        stop = min(self._next + BATCH_ROWS, self._end)
+        self._adjust()
+        stop = min(self._next + self._batch_rows, self._end)
         if self._pace is not None:
             now = self._clock()
             stop = min(stop, self._next + self._pace.due(now))
@@ -71,8 +82,17 @@ class SequenceReader(SourceReader):
                 return None
             self._pace.emitted(stop - self._next, now)
         numbers = pa.array(np.arange(self._next, stop, dtype=np.int64))
+        self._emitted = stop - self._next
         self._next = stop
         return pa.RecordBatch.from_arrays([numbers], schema=self._schema)
+
+    def _adjust(self) -> None:
+        """Sets the rows of a batch by the time that the last one took."""
+        now_s = self._context.busy_s
+        if self._emitted:
+            wanted = self._emitted * TARGET_S / max(1e-9, now_s - self._emitted_at_s)
+            self._batch_rows = int(min(BATCH_ROWS, max(1, wanted), 8 * self._batch_rows))
+        self._emitted, self._emitted_at_s = 0, now_s
 
     def position(self) -> int:
         return self._next
@@ -93,7 +113,7 @@ class SequenceStage(SparkSourceStage):
         self._next = self._end_at = 0  # of the split
         self._untouched = False  # nothing of the split has been read
         self._kept = False  # a cached plan reads the split
-        self._piece_rows = _FIRST_PIECE_ROWS  # rows of a piece with a new plan
+        self._rows_per_s: float | None = None  # of the last piece
 
     def _begin(self, split: Split, at: Any) -> None:
         start, self._end_at = split["start"], split["end"]
@@ -114,23 +134,44 @@ class SequenceStage(SparkSourceStage):
         if self._untouched:  # the first part of a short split may have no numbers
             self._untouched = False
             with self._spark.job():
-                self._kept = self._ranges.covers(first, self._end_at)
+                self._kept = self._ranges.covers(first, self._end_at) and self._is_fast()
+        begun_s = self.context.busy_s
         if self._kept:
             self._run(CachedRange(self._ranges, first))
             self._next = self._ranges.next
         else:
-            self._next = min(self._end_at, first + self._piece_rows)
+            self._next = min(self._end_at, first + self._piece_rows())
             end, engine = self._next, self._engine
 
             def planned() -> DataFrame:
                 numbers = engine.session.range(first, end, 1, engine.cores)
                 return self._planned(numbers.withColumnRenamed("id", self._source.column))
 
-            before_s = self.context.busy_s
             self._run(NewPlan(self.context.plan_meter, planned, end - first))
-            rate = (self._next - first) / max(1e-3, self.context.busy_s - before_s)
-            self._piece_rows = max(_LEAST_PIECE_ROWS, int(rate * _PIECE_S))
+        took_s = max(1e-3, self.context.busy_s - begun_s)
+        self._rows_per_s = max(1, self._next - first) / took_s
         return self._next - first, self._next < self._end_at
+
+    def _is_fast(self) -> bool:
+        """Whether the parts of the cached plan are short enough for checkpoints, which wait for
+        their ends.
+        """
+        assert self._ranges is not None
+        if not self._may_be_slow():
+            return True
+        return self._ranges.part_rows <= (self._rows_per_s or 0) * _MOST_PART_S
+
+    def _may_be_slow(self) -> bool:
+        """Whether functions of the program may process the rows."""
+        assert self._ranges is not None
+        return self.context.chained or self._ranges.calls_python
+
+    def _piece_rows(self) -> int:
+        """Returns the rows of the next piece with a new plan."""
+        slow = self._may_be_slow()
+        if self._rows_per_s is None:
+            return _TRIAL_ROWS if slow else _FIRST_PIECE_ROWS
+        return max(1 if slow else _LEAST_PIECE_ROWS, int(self._rows_per_s * _PIECE_S))
 
     def _at(self) -> Any:
         return {"next": self._next}

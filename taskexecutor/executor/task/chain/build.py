@@ -38,11 +38,20 @@ def build_chain(
     out_edges = [edge for edge, _, _ in config.out_edges]
     nodes: list[ChainNode] = []
     node_of: dict[int, ChainNode] = {}
+    consumers = chained_consumers(vertex)
     for group in group_operators(vertex, in_edges, out_edges):
-        node = _build_node(config, group, in_edges, environment, timers, metrics, create_operator)
+        node = _build_node(
+            config,
+            group,
+            in_edges,
+            environment,
+            timers,
+            metrics,
+            create_operator,
+            chained=bool(consumers[group[-1]]),
+        )
         nodes.append(node)
         node_of.update(dict.fromkeys(group, node))
-    consumers = chained_consumers(vertex)
     for node in nodes:
         last = node.members[-1]
         for consumer, input_index in consumers[last]:
@@ -67,6 +76,8 @@ def _build_node(
     timers: TaskTimers,
     metrics: TaskMetricGroup,
     create_operator: CreateOperator,
+    *,
+    chained: bool,
 ) -> ChainNode:
     vertex = config.vertex
     members = [vertex.operators[index] for index in group]
@@ -93,6 +104,7 @@ def _build_node(
         input_schemas=[_input_schema(config, group[0], index) for index in inputs],
         output_schema=config.output_schemas[group[-1]],
         watermark_alignment=_watermark_alignment(opened),
+        chained=chained,
     )
 
 

@@ -30,6 +30,7 @@ class OperatorContext:
         input_schemas: tuple[pa.Schema | None, ...],
         output_schema: pa.Schema | None,
         watermark_alignment: WatermarkAlignment | None,
+        chained: bool,
     ) -> None:
         self._environment = environment
         self._metrics = metrics
@@ -37,6 +38,7 @@ class OperatorContext:
         self._input_schemas = input_schemas
         self._output_schema = output_schema
         self._watermark_alignment = watermark_alignment
+        self._chained = chained
         spans = environment.clock.spans
         self._plan_meter = PlanMeter(environment.clock, metrics.plan_counts)
         self._spans = {"spark": spans[TimeKind.SPARK], "python": spans[TimeKind.PYTHON]}
@@ -60,6 +62,10 @@ class OperatorContext:
     @property
     def output_schema(self) -> pa.Schema | None:
         return self._output_schema
+
+    @property
+    def chained(self) -> bool:
+        return self._chained
 
     @property
     def timers(self) -> TimerService:

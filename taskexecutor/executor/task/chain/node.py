@@ -324,6 +324,7 @@ def create_node(
     input_schemas: Sequence[pa.Schema | None],  # one per input
     output_schema: pa.Schema | None,
     watermark_alignment: WatermarkAlignmentSpec | None,
+    chained: bool,
 ) -> ChainNode:
     """Creates a node with everything around its operator, except targets. The watermark alignment,
     if there is one, becomes the last target of the output.
@@ -353,6 +354,7 @@ def create_node(
             input_schemas=tuple(input_schemas),
             output_schema=output_schema,
             watermark_alignment=alignment,
+            chained=chained,
         ),
         watermark_alignment=alignment,
     )
