@@ -451,7 +451,7 @@ def groups(schema: pa.Schema) -> ParquetGroups:
     return ParquetGroups(schema, schema.names, NoFolders(), corrected=True)
 
 
-LARGE = bundle_time.BundleSize(aggregated=True)
+LARGE = bundle_time.BundleSize(aggregated=True, chained=False)
 
 
 def found_in(found: Sequence[Piece]) -> Iterator[pa.Table]:

@@ -27,6 +27,9 @@ from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.stages.stage import SparkStage
+from taskexecutor.executor.timing.bundle_time import MOST_S, BundleRows
+
+_MOST_ROWS = 2**20  # of a bundle for another operator of the task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,12 +58,16 @@ class SparkTransformStage(SparkStage):
         self._input_schema = input_schema
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
+        self._bundle_rows = 0
+        self._limit: BundleRows | None = None
         self._plans: BundlePlans | None = None
         self._by_row: BundlePlans | None = None  # of an aggregate: for bundles of few rows
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
+        if context.chained and self._aggregate is None:
+            self._limit = BundleRows(chained=True, most=_MOST_ROWS, target_s=MOST_S)
 
     def after(self, frame: DataFrame) -> After | None:
         """Applies the group to all rows together; returns None if it is meant for bundles."""
@@ -83,13 +90,17 @@ class SparkTransformStage(SparkStage):
             return
         self._bundle.append(batch)
         self._bundle_bytes += batch.nbytes
-        if self._bundle_bytes >= self._limit_bytes:
+        self._bundle_rows += batch.num_rows
+        limit = self._limit
+        if self._bundle_bytes >= self._limit_bytes or (limit and self._bundle_rows >= limit.rows):
             self.flush()
 
     def flush(self) -> None:
         if not self._bundle:
             return
-        bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
+        bundle, rows = self._bundle, self._bundle_rows
+        self._bundle, self._bundle_bytes, self._bundle_rows = [], 0, 0
+        begun_s = self.context.busy_s
         if self._plans is None:
             self._plans = self._new_plans(bundle[0].schema)
             aggregate = aggregate_of(self._specs)
@@ -98,6 +109,8 @@ class SparkTransformStage(SparkStage):
         plans = self._prepared(bundle, self._plans)
         with plans.runner(bundle, self._planned) as runner:
             self._run(runner)
+        if self._limit is not None:
+            self._limit.took(self.context.busy_s - begun_s, rows)
         self._end_rows(plans.spark_schema)
 
     def _new_plans(self, given: pa.Schema, *, by_row: bool = False) -> BundlePlans:

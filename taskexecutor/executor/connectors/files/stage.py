@@ -20,7 +20,6 @@ from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operators import SourceSpec, Spec
-from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.readers.arrow_readers import ArrowReaders
 from taskexecutor.executor.columnar.readers.frames import DROPPED_COUNTER, read_all, read_files
@@ -67,9 +66,6 @@ class FileStage(SparkSourceStage):
         self._watermark_us: int | None = None
         self._opened = False
         self._ranges: FileRows | None = None
-        aggregated = aggregate_of(specs) is not None
-        self._time = BundleTime(aggregated=aggregated)
-        self._size = BundleSize(aggregated=aggregated)
         self._progress = SplitProgress(source, self._source_schema)
         # Spark filters the listed files.
         self._chosen_by_spark = bool(choose.spark_lists_files(source))
@@ -80,6 +76,9 @@ class FileStage(SparkSourceStage):
     def open(self) -> None:
         engine, source, schema = self._engine, self._source, self._source_schema
         specs, watermarks, meter = self._specs, self._watermarks, self.context.plan_meter
+        aggregated, chained = self._aggregate is not None, self.context.chained
+        self._time = BundleTime(aggregated=aggregated, chained=chained)
+        self._size = BundleSize(aggregated=aggregated, chained=chained)
         with self._spark.job():
             self._parts = FileParts(engine, source, schema)
         self._plans = FilePlans(engine, source, schema, specs, watermarks, self._parts, meter)

@@ -64,6 +64,7 @@ from taskexecutor.executor.connectors.kafka.record_batches import Records
 from taskexecutor.executor.connectors.kafka.records import HEADERS
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.timing.bundle_time import BundleRows
 
 DATA_LOSSES = "numDataLosses"
 _PLAN = b"firesteel.kafka.plan"  # in the metadata of the source's schema
@@ -115,7 +116,7 @@ class KafkaReading(SourceOperator):
         self._started = False
         self._reading: set[Partition] = set()  # assigned to the consumer
         self._ends: PartitionEnds[Partition] = PartitionEnds()
-        self._rest: Fetched | None = None  # beyond the budget
+        self._rest: Fetched | None = None  # beyond the budget or the bundle
         self._budget: int | None = None  # records until the next checkpoint; None: no limit
         self._shares = (0, 0)  # partitions of this subtask, and of all
         self._commits_failed = 0
@@ -158,6 +159,7 @@ class KafkaReading(SourceOperator):
             )
         self._records_in = context.counter("numRecordsIn")
         self._bytes_in = context.counter("numBytesIn")
+        self._bundle = BundleRows(chained=context.chained)
         self._succeeded = context.counter("KafkaSourceReader_commitsSucceeded")
         self._failed = context.counter("KafkaSourceReader_commitsFailed")
         delay_us = 0 if self._spec is None else self._spec.max_out_of_orderness_us
@@ -269,7 +271,11 @@ class KafkaReading(SourceOperator):
             fetched = self._fetcher.take()
         if fetched is None:
             return self._sleep()
-        self._handle(self._within_budget(fetched))
+        begun_s = self.context.busy_s
+        fetched = self._within_limits(fetched)
+        self._handle(fetched)
+        if fetched.records is not None:
+            self._bundle.took(self.context.busy_s - begun_s, fetched.records.batch.num_rows)
         self.waiting = False
         return True
 
@@ -315,18 +321,20 @@ class KafkaReading(SourceOperator):
                 each for each in fetched.suspects if self._current(each, fetched.generation)
             )
 
-    def _within_budget(self, fetched: Fetched) -> Fetched:
-        """Returns what may be emitted before the next checkpoint, and keeps the rest."""
+    def _within_limits(self, fetched: Fetched) -> Fetched:
+        """Returns what may be emitted now, and before the next checkpoint; keeps the rest."""
         records = fetched.records
-        if self._budget is None or records is None:
+        if records is None:
             return fetched
         rows = records.batch.num_rows
-        if rows <= self._budget:
-            self._budget -= rows
+        most = min(rows, self._bundle.rows)
+        if self._budget is not None:
+            most = min(most, self._budget)
+            self._budget -= most
+        if most == rows:
             return fetched
-        self._rest = replace(fetched, records=records.slice(self._budget, rows))
-        now, self._budget = records.slice(0, self._budget), 0
-        return replace(fetched, records=now, ends={}, suspects=frozenset())
+        self._rest = replace(fetched, records=records.slice(most, rows))
+        return replace(fetched, records=records.slice(0, most), ends={}, suspects=frozenset())
 
     def _current(self, partition: Partition, generation: int) -> Progress | None:
         """Returns the progress of a partition; None if what was fetched in this generation is not

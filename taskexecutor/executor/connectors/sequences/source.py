@@ -19,14 +19,12 @@ from taskexecutor.executor.connectors.sequences.ranges import CachedRange, Range
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.connectors.split_source import SplitReading, SplitSource
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.timing.bundle_time import TARGET_S
+from taskexecutor.executor.timing.bundle_time import BundleRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-BATCH_ROWS = 65_536
-_FIRST_BATCH_ROWS = 1_024
 _PIECE_S = 1.0  # several times the time of making a plan
 _FIRST_PIECE_ROWS = 1_000_000
 _LEAST_PIECE_ROWS = 10_000
@@ -58,9 +56,9 @@ class SequenceReader(SourceReader):
         self._schema = source.output_schema()
         self._next = self._end = 0
         self._context = context
-        self._batch_rows = _FIRST_BATCH_ROWS if context.chained else BATCH_ROWS
+        self._bundle = BundleRows(chained=context.chained)
         self._emitted = 0  # rows of the last batch
-        self._emitted_at_s = 0.0  # busy time before the last batch
+        self._before_s = 0.0  # busy time before the last batch
         self._clock = clock
         self._pace: Pace | None = None
         if source.rate_per_s is not None:
@@ -73,7 +71,7 @@ class SequenceReader(SourceReader):
         if self._next >= self._end:
             raise EndOfSplit
         self._adjust()
-        stop = min(self._next + self._batch_rows, self._end)
+        stop = min(self._next + self._bundle.rows, self._end)
         if self._pace is not None:
             now = self._clock()
             stop = min(stop, self._next + self._pace.due(now))
@@ -90,9 +88,8 @@ class SequenceReader(SourceReader):
         """Sets the rows of a batch by the time that the last one took."""
         now_s = self._context.busy_s
         if self._emitted:
-            wanted = self._emitted * TARGET_S / max(1e-9, now_s - self._emitted_at_s)
-            self._batch_rows = int(min(BATCH_ROWS, max(1, wanted), 8 * self._batch_rows))
-        self._emitted, self._emitted_at_s = 0, now_s
+            self._bundle.took(now_s - self._before_s, self._emitted)
+        self._emitted, self._before_s = 0, now_s
 
     def position(self) -> int:
         return self._next

@@ -20,10 +20,11 @@ from firesteel.testing import Journal, OperatorHarness, RecordingSource
 from jobmaster.core.checkpoints.restore import assign
 from jobmaster.core.coordinators.splits import SequenceSourceEnumerator
 from taskexecutor.executor.connectors.files.stage import FileStage
-from taskexecutor.executor.connectors.sequences.source import BATCH_ROWS, SequenceReader
+from taskexecutor.executor.connectors.sequences.source import SequenceReader
 from taskexecutor.executor.connectors.split_source import SplitReading
 from taskexecutor.executor.connectors.splits import Begun
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
+from taskexecutor.executor.timing.bundle_time import MOST_ROWS as BATCH_ROWS
 from tests.unit.task.checkpoints.vertices import MAX_PARALLELISM, OPERATOR
 
 SOURCE = SequenceSource(0, 12 * BATCH_ROWS)
