@@ -36,3 +36,8 @@ class SessionAggregateSpec(Spec):
 
     uses_pandas = False
     state_in_columns = True
+
+    @property
+    def fixed_parallelism(self) -> int | None:
+        """A complete result comes from one subtask: others would not know that rows changed."""
+        return 1 if self.mode == "complete" else None

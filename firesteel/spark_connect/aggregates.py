@@ -174,6 +174,8 @@ class Aggregates:
             between=timed,
             uid=self._names.uid("aggregate"),
         )
+        if final.fixed_parallelism is not None:
+            stream = stream.set_parallelism(final.fixed_parallelism)
         return self._after_aggregate(stream, keys, called, results)
 
     def _physical(self, aggregate: Any) -> tuple[list[Any], list[Any], list[Any], Any]:

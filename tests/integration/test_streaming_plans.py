@@ -345,6 +345,7 @@ def test_an_order_is_for_the_batches_of_the_sink(orders: DataFrame) -> None:
     assert stream.schema.simpleString() == "struct<shop:string,count:bigint>"
     (spec,) = (spec for spec in specs(stream) if isinstance(spec, RunningAggregateSpec))
     assert (spec.mode, spec.at_barriers, spec.expires) == ("complete", True, "")
+    assert spec.fixed_parallelism == 1
 
 
 def test_observations_do_not_change_the_names_of_state(orders: DataFrame) -> None:

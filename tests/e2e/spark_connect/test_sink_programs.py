@@ -237,8 +237,28 @@ TABLE = """
         except Exception as refused:
             print("refused", type(refused).__name__, str(refused).splitlines()[0])
 """
+COMPLETE = """
+    import sys
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    spark = SparkSession.builder.getOrCreate()
+    (folder,) = sys.argv[1:]
+    words = spark.readStream.schema("word string, at timestamp").json(f"{folder}/in")
+    session = F.session_window("at", "1 second")
+    sessions = words.withWatermark("at", "0 seconds").groupBy(session, "word").count()
+    for name, counts in ("words", words.groupBy("word").count()), ("sessions", sessions):
+        def note(df, batch_id, name=name):
+            print(name, batch_id, sorted((row.word, row["count"]) for row in df.collect()))
+
+        writer = counts.writeStream.outputMode("complete").foreachBatch(note)
+        writer = writer.option("checkpointLocation", f"{folder}/{name}")
+        writer.trigger(availableNow=True).start().awaitTermination()
+"""
 PROGRAMS = {
     "counts": COUNTS,
+    "complete": COMPLETE,
     "broken": BROKEN,
     "topics": TOPICS,
     "records": RECORDS,
@@ -278,6 +298,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
     def run(number: str) -> None:
         arguments = [
             ["counts.py", str(folder / "counts")],
+            ["complete.py", str(folder / "complete")],
             ["broken.py", str(folder / "broken"), number],
             ["topics.py", kafka.bootstrap, source, target, str(folder / "topics/state")],
             ["outer.py", str(folder / "outer"), number],
@@ -286,13 +307,15 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
         if not printed:
             arguments.append(["records.py", kafka.bootstrap, values, written])
         program = ("all.py", json.dumps(arguments))
-        done = firesteel("run", "-m", shared_cluster.address, *program, cwd=folder)
+        done = firesteel("run", "-m", shared_cluster.address, "-p", "2", *program, cwd=folder)
         assert done.returncode == 0, done.stderr
         assert "program failed" not in done.stdout, done.stdout
         printed.append(done.stdout)
         records.append(sorted(int(each.value or b"") for each in read(kafka, target)))
 
     put("counts/in/1.json", *({"word": word} for word in "aba"))
+    at = "2024-01-01T00:00:00Z"
+    put("complete/in/1.json", *({"word": word, "at": at} for word in "abcdefgh"))
     put("broken/in/1.json", {"n": 1})
     produce(kafka, source, [str(n).encode() for n in range(100)])
     put("outer/in/1.json", {"word": "a", "n": 1}, {"word": "b", "n": 1})
@@ -300,6 +323,7 @@ def runs(shared_cluster: Session, kafka: Kafka, tmp_path_factory: pytest.TempPat
     run("13")
 
     put("counts/in/2.json", *({"word": word} for word in "bc"))
+    put("complete/in/2.json", {"word": "b", "at": at})
     shutil.copy(folder / "broken/calls", folder / "broken/calls-before")
     (folder / "broken/mended").touch()
     produce(kafka, source, [str(n).encode() for n in range(100, 200)])
@@ -322,6 +346,13 @@ def test_an_aggregate_continues_in_another_run(runs: Runs) -> None:
         )
         assert f"{folder}/state is in use by job " in said
         assert "active False" in said
+
+
+def test_a_complete_result_has_the_groups_of_every_subtask(runs: Runs) -> None:
+    first, second = (said.splitlines() for said in runs.printed)
+    for name in "words", "sessions":
+        assert f"{name} 0 {[(word, 1) for word in 'abcdefgh']}" in first
+        assert f"{name} 1 {[(word, 1 + (word == 'b')) for word in 'abcdefgh']}" in second
 
 
 def test_a_query_that_failed_continues_with_the_batch_that_failed(runs: Runs) -> None:
