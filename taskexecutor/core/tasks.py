@@ -57,7 +57,11 @@ def _usable(table: SlotTable, allocation_id: AllocationId, job_id: JobId) -> Slo
 
 
 def _over(table: SlotTable, allocation_id: AllocationId) -> str:
-    why = table.ended.get(allocation_id, "this TaskExecutor does not know it")
+    slot = table.slot_of(allocation_id)
+    if slot is not None and slot.process is not None and slot.process.kill_reason:
+        why = slot.process.kill_reason
+    else:
+        why = table.ended.get(allocation_id, "this TaskExecutor does not know it")
     return f"slot allocation {allocation_id} has ended: {why}"
 
 

@@ -380,6 +380,8 @@ class Host:
     ) -> None:
         if error is not None and not error.location:
             error = replace(error, location=self._location)
+        if state is ExecutionState.FAILED and self._engine.has_ended:
+            return  # the slot is lost, with all of its tasks: _watch_jvm reports it
         task = self._tasks.get(attempt_id)
         job_id = self._job_id if task is None else task.info.job_id
         now_ms = time.time_ns() // 1_000_000
@@ -417,13 +419,13 @@ class Host:
         threading.Thread(target=target, args=args, name=name, daemon=True).start()
 
     def _watch_jvm(self) -> None:
-        """Fails the tasks with the reason and ends the process once the JVM has ended."""
+        """Ends the process, and reports why, once the JVM has ended. The slot is lost with all of
+        its tasks: that is one failure of the job.
+        """
         _await_end(self._engine.jvm_pid)
         self._engine.is_alive()  # reads its exit code
         lost = self._engine.lost()
         log.error("Spark's JVM has ended", reason=str(lost))
-        for task in self._tasks.alive():
-            self._report_failure(task.info.attempt_id, lost)
         self._link.send(convert.ending(str(lost)))
         self._link.close(FLUSH_TIMEOUT_S)
         os._exit(JVM_LOST_EXIT_CODE)

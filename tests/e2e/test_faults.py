@@ -19,7 +19,7 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import Attempt, JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.metrics_targets import targets
-from firesteel.common.states import JobStatus
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 from tests.credentials import scrape
@@ -152,6 +152,29 @@ def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(
         JobFailed, match=rf"Spark JVM \(pid {jvm.pid}\) is gone: it was killed by signal 9"
     ):
         session.client.wait(job_id)
+    session.wait_until_all_slots_are_free()
+
+
+def test_the_death_of_a_slots_jvm_is_one_failure(session: Session) -> None:
+    restarts = {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1",
+        "restart-strategy.fixed-delay.delay": "0 s",
+    }
+    job_id = session.submit(in_spark().rebalance().print()._program, **restarts)
+    victim, _ = busy_slot(session, job_id)
+    session.wait_until(job_id, lambda details: details.vertices[-2].metrics.records_out > 0)
+    jvm_of(victim).kill()
+    details = session.wait_until(
+        job_id,
+        lambda details: all(
+            vertex.subtasks[0].attempts[-1].state is ExecutionState.RUNNING
+            and vertex.subtasks[0].attempts[-1].number == 1
+            for vertex in details.vertices
+        ),
+    )
+    assert len(details.exceptions) == 1
+    session.client.cancel(job_id)
     session.wait_until_all_slots_are_free()
 
 

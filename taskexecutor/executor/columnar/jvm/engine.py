@@ -166,6 +166,11 @@ class SparkEngine:
     def is_alive(self) -> bool:
         return self._jvm is not None and self._jvm.alive
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the JVM was started and has ended."""
+        return self._jvm is not None and not self._jvm.alive
+
     def compiler_waiting(self) -> AbstractContextManager[None]:
         """Lowers the compiler's priority while the slot starts: see `launch.compiler_waiting`."""
         return compiler_waiting(self.jvm_pid)
