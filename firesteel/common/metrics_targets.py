@@ -2,7 +2,8 @@
 
 Each process writes a file into a folder of the cluster, in the format of Prometheus's file-based
 service discovery (`file_sd_configs`), and removes it when it ends. A process that replaces a dead
-one of the same kind reuses its port and its file. Processes of several hosts, such as containers,
+one of the same kind reuses its port and its file; one of another kind that gets the port removes
+the file. Processes of several hosts, such as containers,
 may share a folder.
 """
 
@@ -65,7 +66,8 @@ def add(folder: Path, process: str, address: str) -> Path:
     host = socket.gethostname()
     target = Target(process, address, os.getpid(), host)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{process}-{host}-{target.port}.json"
+    path = _path(folder, target)
+    _remove_replaced(folder, target)
     labels = {"process": process, _PID: str(target.pid), _HOST: host}
     entry = {"targets": [address], "labels": labels}
     # Replaced as a whole, because Prometheus watches it.
@@ -73,3 +75,16 @@ def add(folder: Path, process: str, address: str) -> Path:
     part.write_text(json.dumps([entry]))
     part.replace(path)
     return path
+
+
+def _remove_replaced(folder: Path, target: Target) -> None:
+    """Removes files of dead processes of other kinds whose address is now the target's."""
+    for each in targets(folder):
+        other = each.process != target.process
+        if other and (each.host, each.address) == (target.host, target.address):
+            with contextlib.suppress(OSError):
+                _path(folder, each).unlink()
+
+
+def _path(folder: Path, target: Target) -> Path:
+    return folder / f"{target.process}-{target.host}-{target.port}.json"

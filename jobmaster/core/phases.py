@@ -113,13 +113,17 @@ class Phase:
     def fail(self, job: JobContext, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
         """Something failed that no restart of single tasks repairs."""
         job.exceptions.failed(error)
-        failure = log("error", "job fails", cause=error.summary, task=error.task_name)
         delay_s: float | None = None
         if job.parallelism.unproven:
             delay_s = 0.0  # the previous parallelism is restored
         elif restartable:
             delay_s = job.restart_delay_s(error, now)
         failing = Failing.enter(job, delay_s, now, cause=error.summary, adoption=self.adoption)
+        failed = {"cause": error.summary, "task": error.task_name}
+        if delay_s is None:
+            failure = log("error", "job fails", **failed)
+        else:
+            failure = log("warning", "job restarts", delay=f"{delay_s:g} s", **failed)
         return after([failure], failing)
 
     def tasks_failed(self, job: JobContext, failure: TasksFailed, now: float) -> Step:

@@ -196,6 +196,9 @@ def test_a_process_gets_the_port_of_a_dead_one_of_its_kind(tmp_path: Path) -> No
     assert other != file
     assert metrics_targets.ports_of_dead(tmp_path, "taskexecutor") == [], "its ids are not ours"
     assert len(metrics_targets.targets(tmp_path)) == 2
+    metrics_targets.add(tmp_path, "jobmaster", f"127.0.0.1:{port}")
+    kinds = {each.host: each.process for each in metrics_targets.targets(tmp_path)}
+    assert kinds == {"another-container": "taskexecutor", socket.gethostname(): "jobmaster"}
 
 
 def test_a_port_that_was_scraped_a_moment_ago_is_kept() -> None:

@@ -273,7 +273,7 @@ def exceptions(details: JobDetails, limit: int) -> Json:
     newest = shown[0] if shown else None
     attempts = _attempts_by_task(details)
     return {
-        "root-exception": _stack(newest.traceback, newest.summary) if newest else None,
+        "root-exception": _stack(newest) if newest else None,
         "timestamp": newest.timestamp_ms if newest else None,
         "all-exceptions": [],
         "truncated": len(details.exceptions) > limit,
@@ -288,7 +288,7 @@ def _exception(error: ErrorInfo, attempt: Attempt | None) -> Json:
     placed = attempt is not None and attempt.task_executor_id
     return {
         "exceptionName": _exception_name(error),
-        "stacktrace": _stack(error.user_traceback or error.traceback, error.summary),
+        "stacktrace": _stack(error),
         "timestamp": error.timestamp_ms,
         "taskName": error.task_name or None,
         "endpoint": endpoint_of(attempt) if attempt and placed else error.location or None,
@@ -318,8 +318,8 @@ def _attempts_by_task(details: JobDetails) -> dict[str, Attempt]:
     }
 
 
-def _stack(traceback: str, summary: str) -> str:
-    return traceback or summary
+def _stack(error: ErrorInfo) -> str:
+    return error.user_traceback or error.traceback or error.summary
 
 
 def _task_counts(counts: Mapping[str, int]) -> Json:

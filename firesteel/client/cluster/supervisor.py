@@ -107,6 +107,7 @@ class Supervisor:
         await self._children.stop(last=_ZOOKEEPER)
         for reserved in self._reserved:
             reserved.close()
+        shutil.rmtree(self._directory.metrics, ignore_errors=True)  # files of killed processes
 
     def _reserve_port(self) -> int:
         reserved, port = reserved_port(self._host)
