@@ -37,6 +37,7 @@ class SubmissionRejected(FiresteelError):
 
 
 DATA_EXCEPTION = "22"  # the class of SQLSTATEs of values that are not valid
+RAISED = "P0001"  # the SQLSTATE of raise_error() and assert_true()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,10 @@ class ErrorInfo:
 
     @property
     def of_program(self) -> bool:
-        """Whether a function of the program has raised an exception, or an expression has a value
-        that is not valid: the same rows are likely to cause it again.
+        """Whether a function or an expression of the program has raised an error, or a value is
+        not valid: the same rows are likely to cause it again.
         """
-        return bool(self.user_traceback) or self.sql_state.startswith(DATA_EXCEPTION)
+        return bool(self.user_traceback) or self.sql_state.startswith((DATA_EXCEPTION, RAISED))
 
     @property
     def shown(self) -> str:

@@ -291,10 +291,14 @@ def _thrown_by(exc: BaseException) -> list[_Thrown]:
 
 
 def _condition(exc: BaseException) -> tuple[str, str]:
-    """Returns the condition of an error of Spark's, and its SQLSTATE. Others have none (empty)."""
+    """Returns the condition of an error of Spark's, and its SQLSTATE: of a value that is not valid
+    if there is one, for example behind that of its file. Others have none (empty).
+    """
     links = (link.error for link in reversed(list(_chain(exc))))
-    thrown = (one for error in links for one in _thrown_by(error))
-    return next(((one.condition, one.sql_state) for one in thrown if one.condition), ("", ""))
+    thrown = [one for error in links for one in _thrown_by(error) if one.condition]
+    of_values = (one for one in thrown if one.sql_state.startswith(DATA_EXCEPTION))
+    first = next(of_values, next(iter(thrown), None))
+    return ("", "") if first is None else (first.condition, first.sql_state)
 
 
 def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:

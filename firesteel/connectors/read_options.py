@@ -48,18 +48,26 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def check_read_options(format: str, options: Iterable[str]) -> None:
-    """Raises InvalidProgram for an option that the format does not have. Names with a dot
-    (`parquet.compression`) belong to the file system or the format's library.
+    """Raises InvalidProgram for an option that the format does not have."""
+    for option, close in unknown_options(format, options, "schema", "watch", "malformed").items():
+        hint = f"did you mean {close}?" if close else "omit it"
+        raise InvalidProgram(f"FileSource: format {format} has no option {option!r}; {hint}")
+
+
+def unknown_options(format: str, options: Iterable[str], *others: str) -> dict[str, str]:
+    """Returns the options that the format does not have, each with a similar one, or "" if there is
+    none. Names with a dot (`parquet.compression`) belong to the file system or the format's
+    library. `others` are names that are only suggested.
     """
     known = OPTIONS.get(format.lower())
     if known is None:
-        return
+        return {}
     names = {name.lower(): name for name in (*known, *FILES)}
-    for option in options:
-        if option.lower() in names or "." in option:
-            continue
-        close = difflib.get_close_matches(
-            option.lower(), [*names, "schema", "watch", "malformed"], n=1
-        )
-        hint = f"did you mean {names.get(close[0], close[0])}?" if close else "omit it"
-        raise InvalidProgram(f"FileSource: format {format} has no option {option!r}; {hint}")
+    similar = {**names, **{name: name for name in others}}
+    unknown = (each for each in options if each.lower() not in names and "." not in each)
+    return {
+        option: similar[close[0]]
+        if (close := difflib.get_close_matches(option.lower(), similar, n=1))
+        else ""
+        for option in unknown
+    }

@@ -72,6 +72,7 @@ class PlannedStream:
     is_renamed: bool = False
     observed: tuple[ObservedStream, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)  # descriptions by uid
+    warnings: tuple[str, ...] = ()
 
 
 def stream_of(
@@ -125,6 +126,7 @@ class Planner:
         self._environment = environment
         self._output_mode = output_mode
         self._sources: dict[str, str] = {}
+        self._warnings: list[str] = []
         self._observations: list[tuple[Any, Flow]] = []  # nodes of observe(), and their rows
         self._aggregates = Aggregates(
             flows,
@@ -191,6 +193,7 @@ class Planner:
             is_renamed=repeats,
             observed=observed,
             sources=self._sources,
+            warnings=tuple(self._warnings),
         )
 
     def _unique(self, flow: Flow) -> Flow:
@@ -276,6 +279,7 @@ class Planner:
         uid = self._names.uid("source")
         source = source_of(self._jvm, self._session, self._environment, plan, uid)
         self._sources[uid] = source.description
+        self._warnings += source.warnings
         return self._flows.on(source.stream, output(plan), source.names)
 
     def _watermark(self, plan: Any) -> Flow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from firesteel.client.spark_programs.uris import resolved
 from firesteel.connectors import FileSource, PythonSource, SequenceSource, SocketSource, Source
 from firesteel.connectors.kafka import KafkaSource
+from firesteel.connectors.read_options import unknown_options
 from firesteel.datastream import DataStream
 from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
@@ -27,18 +28,28 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "xml", "text", "binaryfile")
 # A new file is noticed after at most this time.
 WATCH = "500 ms"
 # Options of Spark's file source about when files are read, not how.
-_PACE = ("path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage")
+_PACE = (
+    *("path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage"),
+    *("maxcachedfiles", "discardcachedinputratio"),
+)
 _POSITIVE = ("maxFilesPerTrigger", "maxBytesPerTrigger")
+# Options of Spark's file source, by the value that changes nothing.
 _REFUSED = {
-    "cleansource": "Firesteel does not remove or move the files that a query has read; do it by"
-    " their age, outside of the query",
+    "cleanSource": (
+        "off",
+        "Firesteel does not remove or move the files that a query has read; do it by their age,"
+        " outside of the query",
+    ),
+    "fileNameOnly": ("false", "Firesteel knows the files that a query has read by their paths"),
 }
+_BATCH_ONLY = ("modifiedBefore", "modifiedAfter")
 
 
 class StreamingSource(NamedTuple):
     stream: DataStream
     names: list[str]  # of its columns, in the order of the relation's output
     description: str  # as in the progress of Spark's queries; empty: unknown
+    warnings: tuple[str, ...]
 
 
 def source_of(
@@ -62,7 +73,21 @@ def source_of(
         stream = _python(jvm, add, registered, options, schema)
     else:
         stream = _of_format(add, format, options, schema)
-    return StreamingSource(stream, names, _description(format, options))
+    warnings = tuple(_warnings(format, options))
+    return StreamingSource(stream, names, _description(format, options), warnings)
+
+
+def _warnings(format: str, options: Mapping[str, str]) -> Iterator[str]:
+    """Yields a warning for each option that has no effect, as in Spark."""
+    for option, close in _unknown(format, options).items():
+        hint = f"; did you mean {close}?" if close else ""
+        yield f"readStream: the format {format} has no option {option!r}, which is ignored{hint}"
+
+
+def _unknown(format: str, options: Mapping[str, str]) -> dict[str, str]:
+    streaming = {*_PACE, *map(str.lower, _REFUSED)}
+    read = (key for key in options if key.lower() not in streaming)
+    return unknown_options(format, read) if format.lower() in FILE_FORMATS else {}
 
 
 def _kind(of: Any) -> str:
@@ -125,9 +150,12 @@ def _of_format(
 
 def _files(format: str, options: Mapping[str, str], schema: StructType) -> Source:
     by_key = {key.lower(): value for key, value in options.items()}
-    for key, reason in _REFUSED.items():
-        if (value := by_key.get(key, "off")).lower() != "off":
-            raise InvalidProgram(f"the option cleanSource={value!r}: {reason}")
+    for name, (usual, reason) in _REFUSED.items():
+        if (value := by_key.get(name.lower(), usual)).lower() != usual:
+            raise InvalidProgram(f"the option {name}={value!r}: {reason}")
+    for name in _BATCH_ONLY:
+        if name.lower() in by_key:
+            raise InvalidProgram(f"option '{name}' is not allowed in file stream sources")
     for name in _POSITIVE:
         if not re.fullmatch("0*[1-9][0-9]*", value := by_key.get(name.lower(), "1")):
             raise InvalidProgram(
@@ -135,10 +163,11 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
             )
     if "path" not in by_key:
         raise InvalidProgram("the source has no path: pass one to load(...)")
+    others = {*_PACE, *map(str.lower, _REFUSED), *_unknown(format, options)}
     read: dict[str, Any] = {
         key: value
         for key, value in options.items()
-        if key.lower() not in _PACE and key.lower() not in _REFUSED
+        if key.lower() not in others and key not in others
     }
     path = by_key["path"]
     if path.startswith("file:"):  # tables of the catalog have such paths

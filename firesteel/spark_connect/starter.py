@@ -167,7 +167,7 @@ class JobStarter:
                 **location.configuration(),
             },
         )
-        for warning in _growing_state(planned):
+        for warning in (*planned.warnings, *_growing_state(planned)):
             self._warn(warning)
         program = planned.environment._program
         if (positions := location.imported()) is not None:

@@ -218,9 +218,24 @@ def test_sources_that_firesteel_does_not_have_are_refused(
     files = spark.readStream.schema("id LONG").option("cleanSource", "delete")
     with pytest.raises(InvalidProgram, match="cleanSource='delete': Firesteel does not remove"):
         planned(files.json(str(tmp_path)))
+    files = spark.readStream.schema("id LONG").option("fileNameOnly", "true")
+    with pytest.raises(InvalidProgram, match="fileNameOnly='true': Firesteel knows the files"):
+        planned(files.json(str(tmp_path)))
+    files = spark.readStream.schema("id LONG").option("modifiedBefore", "2024-01-01T00:00:00")
+    with pytest.raises(InvalidProgram, match="'modifiedBefore' is not allowed in file stream"):
+        planned(files.json(str(tmp_path)))
     slow = spark.readStream.format("rate").option("rampUpTime", "5s").load()
     with pytest.raises(InvalidProgram, match="rampUpTime is not supported"):
         planned(slow)
+
+
+def test_options_without_effect_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    files = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1)
+    files = files.option("fileNameOnly", "false").option("Headr", "true").option("mode", "FAILFAST")
+    stream = planned(files.csv(str(tmp_path)))
+    assert stream.warnings == (
+        "readStream: the format csv has no option 'Headr', which is ignored; did you mean header?",
+    )
 
 
 @pytest.mark.parametrize(

@@ -364,6 +364,15 @@ def test_the_expression_of_a_wrong_value_is_shown(
     assert info.of_program == (state is not None and state.startswith("22"))
 
 
+def test_a_value_that_is_not_valid_is_found_behind_its_file() -> None:
+    cause: Any = spark("MALFORMED_RECORD_IN_PARSING", "[MALFORMED_RECORD_IN_PARSING] It is.")
+    cause.getSqlState = lambda: "22023"
+    thrown: Any = spark("FAILED_READ_FILE.NO_HINT", "[FAILED_READ_FILE.NO_HINT] a.json", cause)
+    thrown.getSqlState = lambda: "KD001"
+    info = error_info(JavaError(thrown))
+    assert (info.condition, info.sql_state) == ("MALFORMED_RECORD_IN_PARSING", "22023")
+
+
 def test_a_users_function_is_found_behind_sparks_wrappers() -> None:
     quoted = (
         "Traceback (most recent call last):\n"

@@ -114,6 +114,7 @@ def test_a_failure_restarts_its_pipeline_in_its_old_slot_and_no_other() -> None:
         ({}, False),
         ({"user_traceback": "ValueError: no such page"}, True),
         ({"condition": "DIVIDE_BY_ZERO", "sql_state": "22012"}, True),
+        ({"condition": "USER_RAISED_EXCEPTION", "sql_state": "P0001"}, True),
         ({"condition": "FAILED_READ_FILE.NO_HINT", "sql_state": "KD001"}, False),
     ],
 )
