@@ -38,7 +38,7 @@ from taskexecutor.executor import (
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
-from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.exchange.security import SlotKeys
 from taskexecutor.executor.executor_link import ExecutorLink
@@ -410,6 +410,8 @@ class Host:
                 self._link.send(convert.analyzed(request.job_id, analyzed))
             except BaseException as error:  # the program's functions may raise SystemExit
                 log.info("the analysis of the plan failed", exc_info=True)
+                if isinstance(error, SparkLost) and not error.out_of_memory:
+                    return  # another slot may succeed: _watch_jvm reports that this one is lost
                 failed = convert.analysis_failed(request.job_id, self._error_info(error))
                 self._link.send(failed)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -193,6 +194,28 @@ def test_a_transform_that_uses_up_the_heap_fails_its_job_with_the_reason(session
         nothing_left
     ).print()
     assert session.run(env).status is JobStatus.FINISHED
+
+
+def test_an_analysis_whose_jvm_dies_is_repeated(session: Session, tmp_path: Path) -> None:
+    analyzes, release = str(tmp_path / "analyzes"), str(tmp_path / "release")
+
+    def waiting(df: Any) -> Any:
+        Path(analyzes).write_text(str(os.getpid()))
+        while not Path(release).exists():
+            time.sleep(0.02)
+        return df.where("value > 0")
+
+    env = Environment(parallelism=1)
+    env.from_sequence(0, 100).transform(waiting).print()
+    job_id = session.submit(
+        env,
+        **{"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "1"},
+    )
+    slot = eventually(lambda: Path(analyzes).exists() and Path(analyzes).read_text())
+    jvm_of(psutil.Process(int(slot))).kill()
+    Path(release).touch()
+    assert session.client.wait(job_id).status is JobStatus.FINISHED
+    session.wait_until_all_slots_are_free()
 
 
 def test_an_analysis_that_uses_up_the_heap_fails_its_job_with_the_reason(session: Session) -> None:

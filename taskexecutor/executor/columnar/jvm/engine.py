@@ -62,6 +62,8 @@ def engine_of(session: Any) -> SparkEngine:
 class SparkLost(FiresteelError):
     """The slot's Spark JVM has ended while a task was running."""
 
+    out_of_memory = False  # it has ended itself
+
 
 class SparkEngine:
     """Owns a slot's JVM and session, its bundles in shared memory and its temporary folder."""
@@ -335,7 +337,9 @@ class SparkEngine:
             reason = f"it was killed by signal {-code}"
         else:
             reason = f"it ended with code {code}; see the slot's log for the cause"
-        return SparkLost(f"{jvm} is gone: {reason}")
+        lost = SparkLost(f"{jvm} is gone: {reason}")
+        lost.out_of_memory = code in (_OUT_OF_MEMORY, _OUT_OF_BUFFERS)
+        return lost
 
     def stop(self, grace_s: float = 3.0) -> None:
         """Ends the JVM, which has `grace_s` to stop its SparkContext, and removes every file.
