@@ -19,6 +19,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,6 +42,7 @@ OPTION = "checkpointLocation"
 DEFAULT = "spark.sql.streaming.checkpointLocation"
 _QUERY = "query"
 _BATCHES = "batches"
+_BEGUN = "begun"
 _SPARKS = ("commits", "offsets")  # the folders of Spark's own checkpoints
 
 
@@ -109,6 +111,16 @@ class Location:
     def started(self, query: RunningQuery) -> None:
         """Records the job of the query, which another process then finds."""
         self._ours.write(_QUERY, [json.dumps(query._asdict()).encode()])
+
+    def begun_us(self) -> int:
+        """Returns when the query was first started, in microseconds since the epoch. Records it,
+        unless it is recorded.
+        """
+        if self._ours.exists(_BEGUN):
+            return int(self._ours.read_unchecked(_BEGUN))
+        begun_us = time.time_ns() // 1_000
+        self._ours.write(_BEGUN, [str(begun_us).encode()])
+        return begun_us
 
     def batch_ended(self, number: int) -> None:
         """Records that the query has completed a batch, for the numbers of the next run."""

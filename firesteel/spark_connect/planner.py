@@ -84,11 +84,13 @@ def stream_of(
     output_mode: str,
     batches: bool,
     configuration: Mapping[str, str],
+    begun_us: Callable[[], int],
 ) -> PlannedStream:
     """Plans an analysed Catalyst plan of a session, in a new environment with this configuration.
 
-    With `batches`, aggregates emit each key once per batch, not once per bundle. Raises
-    InvalidProgram for what cannot run, and Py4JJavaError for what Spark refuses.
+    With `batches`, aggregates emit each key once per batch, not once per bundle. `begun_us` returns
+    when the query was first started, in microseconds since the epoch. Raises InvalidProgram for
+    what cannot run, and Py4JJavaError for what Spark refuses.
     """
     environment = Environment(configuration=dict(configuration))
     planner = Planner(
@@ -98,13 +100,15 @@ def stream_of(
         output_mode=output_mode,
         batches=batches,
         static_rows=lambda rows: spark.rows(user_id, session_id, rows),
+        begun_us=begun_us,
     )
     return planner.planned(analyzed)
 
 
 class Planner:
     """Plans one query of a classic session of the JVM. `static_rows` runs a plan without streams.
-    With `batches`, aggregates emit each key once per batch, not once per bundle.
+    With `batches`, aggregates emit each key once per batch, not once per bundle. `begun_us` returns
+    when the query was first started, in microseconds since the epoch.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class Planner:
         output_mode: str,
         batches: bool,
         static_rows: Callable[[Any], pa.Table],
+        begun_us: Callable[[], int],
     ) -> None:
         self._catalyst = catalyst_of(jvm)
         self._scalars = ScalarSubqueries(self._catalyst)
@@ -125,6 +130,7 @@ class Planner:
         self._session = session
         self._environment = environment
         self._output_mode = output_mode
+        self._begun_us = begun_us
         self._sources: dict[str, str] = {}
         self._warnings: list[str] = []
         self._observations: list[tuple[Any, Flow]] = []  # nodes of observe(), and their rows
@@ -277,7 +283,9 @@ class Planner:
 
     def _source(self, plan: Any) -> Flow:
         uid = self._names.uid("source")
-        source = source_of(self._jvm, self._session, self._environment, plan, uid)
+        source = source_of(
+            self._jvm, self._session, self._environment, plan, uid, begun_us=self._begun_us
+        )
         self._sources[uid] = source.description
         self._warnings += source.warnings
         return self._flows.on(source.stream, output(plan), source.names)

@@ -87,6 +87,7 @@ def _plan(session: Any, spark: Spark, folder: Path) -> None:
             output_mode=output_mode,
             batches=True,
             configuration={},
+            begun_us=lambda: 0,
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,10 +52,16 @@ class StreamingSource(NamedTuple):
 
 
 def source_of(
-    jvm: Any, session: Any, environment: Environment, relation: Any, uid: str
+    jvm: Any,
+    session: Any,
+    environment: Environment,
+    relation: Any,
+    uid: str,
+    *,
+    begun_us: Callable[[], int],
 ) -> StreamingSource:
     """Returns the source of a StreamingRelation or StreamingRelationV2 of a classic session. Its
-    state is restored by `uid`.
+    state is restored by `uid`. `begun_us` returns when the query was first started.
     """
     add = _Adder(environment, uid)
     names = [attribute.name() for attribute in items(relation.output())]
@@ -72,7 +77,7 @@ def source_of(
         registered = session.sessionState().dataSourceManager().lookupDataSource(format)
         stream = _python(jvm, add, registered, options, schema)
     else:
-        stream = _of_format(add, format, options, schema)
+        stream = _of_format(add, format, options, schema, begun_us)
     warnings = tuple(_warnings(format, options))
     return StreamingSource(stream, names, _description(format, options), warnings)
 
@@ -131,11 +136,15 @@ class _Adder:
 
 
 def _of_format(
-    add: _Adder, format: str, options: Mapping[str, str], schema: StructType
+    add: _Adder,
+    format: str,
+    options: Mapping[str, str],
+    schema: StructType,
+    begun_us: Callable[[], int],
 ) -> DataStream:
     match format.lower():
         case "rate" | "rate-v2":
-            return _rate(add, options)
+            return _rate(add, options, begun_us())
         case "socket":
             return _socket(add, options)
         case name if name == FORMAT:
@@ -177,7 +186,7 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
     return source if recursive else source.of_partitions()
 
 
-def _rate(add: _Adder, options: Mapping[str, str]) -> DataStream:
+def _rate(add: _Adder, options: Mapping[str, str], begun_us: int) -> DataStream:
     by_key = {key.lower(): value for key, value in options.items()}
     for key in by_key:
         if key not in ("rowspersecond", "numpartitions", "rampuptime"):
@@ -186,18 +195,18 @@ def _rate(add: _Adder, options: Mapping[str, str]) -> DataStream:
         raise InvalidProgram("format('rate'): rampUpTime is not supported; omit it")
     rate = float(by_key.get("rowspersecond", "1"))
     numbers = add(SequenceSource(0, rate_per_s=rate), name="Rate")
-    return numbers.transform(_Rated(time.time_ns() // 1_000, rate), name="Timestamps")
+    return numbers.transform(_Rated(begun_us, rate), name="Timestamps")
 
 
 @dataclass(frozen=True, slots=True)
 class _Rated:
     """Adds the time at which a row is due, as Spark's rate source does."""
 
-    start_us: int
+    begun_us: int
     rows_per_s: float
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        due = f"{self.start_us} + cast(value * {1e6 / self.rows_per_s!r}D as bigint)"
+        due = f"{self.begun_us} + cast(value * {1e6 / self.rows_per_s!r}D as bigint)"
         return frame.selectExpr(f"timestamp_micros({due}) AS timestamp", "value")
 
 

@@ -166,6 +166,7 @@ class JobStarter:
                 **settings,
                 **location.configuration(),
             },
+            begun_us=location.begun_us,
         )
         for warning in (*planned.warnings, *_growing_state(planned)):
             self._warn(warning)

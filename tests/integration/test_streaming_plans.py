@@ -94,6 +94,7 @@ def planned(
         Environment(),
         output_mode=output_mode,
         batches=batches,
+        begun_us=lambda: 10**15,
         static_rows=static_rows,
     )
     return planner.planned(query._jdf.queryExecution().analyzed())

@@ -48,10 +48,12 @@ def taken(location: Path, path: str, at_ms: int, number: int = 1) -> Path:
 
 def test_a_query_keeps_its_id(tmp_path: Path) -> None:
     first = opened(tmp_path / "state")
+    begun_us = first.begun_us()
     query_id = first.query_id
     assert json.loads((tmp_path / "state" / "metadata").read_text()) == {"id": query_id}
     first.close()
     again = opened(f"file://{tmp_path}/state")
+    assert again.begun_us() == begun_us
     assert (again.query_id, again.restores) == (query_id, "")
     again.close()
 
