@@ -33,10 +33,12 @@ class PathProblem(Exception):
 
 
 def list_files(paths: Sequence[str], watched: bool = False) -> Listing:
-    """Returns all regular files, sorted. A directory stands for the files below it, except hidden
-    ones and Spark's `_SUCCESS` and similar files. Raises PathProblem for the first path that
-    matches no file. Watched paths may match none yet, but the directory to watch must exist; their
-    files are sorted by modification time, then by name.
+    """Returns all regular files that are not empty, sorted. A directory stands for the files below
+    it, except hidden ones and Spark's `_SUCCESS` and similar files. Raises PathProblem for the
+    first path that matches no file. Watched paths may match none yet, but the directory to watch
+    must exist; their files are sorted by modification time, then by name.
+
+    Spark leaves out empty files, which would have a row in some formats.
     """
     files: set[str] = set()
     skipped: dict[str, None] = {}
@@ -67,7 +69,7 @@ def list_files(paths: Sequence[str], watched: bool = False) -> Listing:
     listed = [_listed(file, watched) for file in files]
     return Listing(
         sorted(
-            (file for file in listed if file is not None),
+            (file for file in listed if file is not None and file.size),
             key=lambda file: (file.modified_ns if watched else 0, file.path),
         ),
         [printable(text) for text in skipped],

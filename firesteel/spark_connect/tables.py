@@ -44,10 +44,11 @@ def written_to_files(
         )
     wanted = {field.name().lower(): field.dataType().sql() for field in items(table.schema())}
     given = {field.name().lower(): field.dataType().sql() for field in items(schema)}
-    if wanted != given:
+    missing = [name for name in items(table.partitionColumnNames()) if name.lower() not in given]
+    if missing or not given.items() <= wanted.items():
         raise Refused(
             f"toTable({name!r}): the query has the columns {schema.toDDL()}, and the table"
-            f" {table.schema().toDDL()}; select the columns of the table"
+            f" {table.schema().toDDL()}; select columns of the table, with those that partition it"
         )
     found = WriteStreamOperationStart()
     found.CopyFrom(request)

@@ -407,7 +407,8 @@ def paths_of(paths: list[str], watched: bool = False) -> list[str]:
 def test_paths_are_listed_sorted_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "_SUCCESS", ".hidden", "sub/c.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("1")
+    (tmp_path / "empty.csv").touch()
     assert paths_of([str(tmp_path)]) == [str(tmp_path / n) for n in ("a.csv", "b.csv", "sub/c.csv")]
     assert paths_of([f"file://{tmp_path}/*.csv"]) == [str(tmp_path / n) for n in ("a.csv", "b.csv")]
 
@@ -417,7 +418,7 @@ def test_what_spark_leaves_out_is_left_out(tmp_path: Path) -> None:
     names = ("_k=1/a", "b", "c._COPYING_", "_SUCCESS", "_temporary/0/d", "e2", "e3")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("1")
 
     def listed(path: str) -> list[str]:
         return [os.path.relpath(path, tmp_path) for path in paths_of([f"{tmp_path}/{path}"])]
@@ -439,7 +440,7 @@ def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_regular_file_is_skipped_or_refused(tmp_path: Path) -> None:
-    (tmp_path / "b.csv").touch()
+    (tmp_path / "b.csv").write_text("1")
     os.mkfifo(tmp_path / "a.csv")
     (tmp_path / "c.csv").symlink_to("/nowhere")
     for path in (tmp_path, f"{tmp_path}/*.csv", f"{tmp_path}/{{a,b,c}}.csv"):
@@ -474,7 +475,7 @@ def test_watched_files_are_listed_by_time_and_a_lost_directory_is_named(
     folder.mkdir()
     assert paths_of([f"{folder}/*.csv"], watched=True) == []
     for name, time_s in (("b.csv", 1), ("a.csv", 3), ("c.csv", 3), (".hidden.csv", 0)):
-        (folder / name).touch()
+        (folder / name).write_text("1")
         os.utime(folder / name, (time_s, time_s))
     assert paths_of([str(folder)], watched=True) == [
         str(folder / name) for name in ("b.csv", "a.csv", "c.csv")
