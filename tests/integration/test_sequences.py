@@ -243,13 +243,14 @@ def test_rows_for_a_slow_operator_come_in_small_pieces(engine: SparkEngine) -> N
     for _ in range(3):
         position = operator._next
         harness.poll()
-        assert 0 < operator._next - position <= 10_000  # two seconds' rows
+        assert 0 < operator._next - position <= 10_000  # two seconds
     assert sum(slow.sizes) == operator._next
     assert [r["n"] for r in harness.rows()] == list(range(operator._next))
 
 
 def test_a_fast_operator_gets_rows_of_a_cached_plan(engine: SparkEngine) -> None:
-    operator, harness = stage(engine, lambda ns: ns.select_expr("n"), chained=True)
+    source = SequenceSource(START, NUMBERS.stop, "n", split_rows=SPLIT)
+    operator, harness = stage(engine, lambda ns: ns.select_expr("n"), source, chained=True)
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert plan_is_cached(operator)
     assert harness.metrics.plan_counts.cached_runs >= SPLITS - 2

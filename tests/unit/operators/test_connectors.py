@@ -623,15 +623,15 @@ def test_a_reader_of_a_sequence_continues_at_a_position() -> None:
     assert batch["value"][0].as_py() == first.position()
 
 
-@pytest.mark.parametrize(("row_s", "rows"), [(0.0, 65_536), (1e-4, 1_024)])
-def test_a_sequence_adapts_its_batches_to_the_next_operators(row_s: float, rows: int) -> None:
+@pytest.mark.parametrize(("row_s", "rows"), [(0.0, range(65_536, 65_537)), (1e-3, range(8, 200))])
+def test_a_sequence_adapts_its_batches_to_the_next_operators(row_s: float, rows: range) -> None:
     harness = OperatorHarness(reading(SequenceSource(0, 300_000)), chained=True).open()
     target = SlowTarget(row_s)
     harness.add_target(target)
     harness.deliver(SplitAssigned(number=0, split_json='{"start": 0, "end": 300000}'))
-    for _ in range(5):
+    for _ in range(8):
         harness.poll()
-    assert max(target.sizes) == rows
+    assert max(target.sizes) in rows
     assert [r["value"] for r in harness.rows()] == list(range(sum(target.sizes)))
 
 

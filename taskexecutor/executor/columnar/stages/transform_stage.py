@@ -27,7 +27,7 @@ from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.stages.stage import SparkStage
-from taskexecutor.executor.timing.bundle_time import MOST_S, BundleRows
+from taskexecutor.executor.timing.bundle_time import FIRST_ROWS, MOST_S, BundleLimit
 
 _MOST_ROWS = 2**20  # of a bundle for another operator of the task
 
@@ -59,7 +59,7 @@ class SparkTransformStage(SparkStage):
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
         self._bundle_rows = 0
-        self._limit: BundleRows | None = None
+        self._limit: BundleLimit | None = None
         self._plans: BundlePlans | None = None
         self._by_row: BundlePlans | None = None  # of an aggregate: for bundles of few rows
 
@@ -67,7 +67,7 @@ class SparkTransformStage(SparkStage):
         super().setup(context, output)
         self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
         if context.chained and self._aggregate is None:
-            self._limit = BundleRows(chained=True, most=_MOST_ROWS, target_s=MOST_S)
+            self._limit = BundleLimit(first=FIRST_ROWS, least=1, most=_MOST_ROWS, target_s=MOST_S)
 
     def after(self, frame: DataFrame) -> After | None:
         """Applies the group to all rows together; returns None if it is meant for bundles."""
@@ -92,7 +92,7 @@ class SparkTransformStage(SparkStage):
         self._bundle_bytes += batch.nbytes
         self._bundle_rows += batch.num_rows
         limit = self._limit
-        if self._bundle_bytes >= self._limit_bytes or (limit and self._bundle_rows >= limit.rows):
+        if self._bundle_bytes >= self._limit_bytes or (limit and self._bundle_rows >= limit.size):
             self.flush()
 
     def flush(self) -> None:

@@ -64,7 +64,7 @@ from taskexecutor.executor.connectors.kafka.record_batches import Records
 from taskexecutor.executor.connectors.kafka.records import HEADERS
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.timing.bundle_time import BundleRows
+from taskexecutor.executor.timing.bundle_time import row_limit
 
 DATA_LOSSES = "numDataLosses"
 _PLAN = b"firesteel.kafka.plan"  # in the metadata of the source's schema
@@ -159,7 +159,7 @@ class KafkaReading(SourceOperator):
             )
         self._records_in = context.counter("numRecordsIn")
         self._bytes_in = context.counter("numBytesIn")
-        self._bundle = BundleRows(chained=context.chained)
+        self._limit = row_limit(chained=context.chained)
         self._succeeded = context.counter("KafkaSourceReader_commitsSucceeded")
         self._failed = context.counter("KafkaSourceReader_commitsFailed")
         delay_us = 0 if self._spec is None else self._spec.max_out_of_orderness_us
@@ -274,8 +274,8 @@ class KafkaReading(SourceOperator):
         begun_s = self.context.busy_s
         fetched = self._within_limits(fetched)
         self._handle(fetched)
-        if fetched.records is not None:
-            self._bundle.took(self.context.busy_s - begun_s, fetched.records.batch.num_rows)
+        if self._limit is not None and fetched.records is not None:
+            self._limit.took(self.context.busy_s - begun_s, fetched.records.batch.num_rows)
         self.waiting = False
         return True
 
@@ -327,7 +327,7 @@ class KafkaReading(SourceOperator):
         if records is None:
             return fetched
         rows = records.batch.num_rows
-        most = min(rows, self._bundle.rows)
+        most = rows if self._limit is None else min(rows, int(self._limit.size))
         if self._budget is not None:
             most = min(most, self._budget)
             self._budget -= most

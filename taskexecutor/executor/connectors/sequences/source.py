@@ -19,7 +19,7 @@ from taskexecutor.executor.connectors.sequences.ranges import CachedRange, Range
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.connectors.split_source import SplitReading, SplitSource
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.timing.bundle_time import BundleRows
+from taskexecutor.executor.timing.bundle_time import MOST_ROWS, BundleLimit, row_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _PIECE_S = 1.0  # several times the time of making a plan
 _FIRST_PIECE_ROWS = 1_000_000
 _LEAST_PIECE_ROWS = 10_000
-_TRIAL_ROWS = 1_000  # of the first piece, if functions of the program may be slow
-_MOST_PART_S = 3 * _PIECE_S  # in one part of a cached plan
+_FIRST_SLOW_ROWS = 100  # if functions of the program may be slow
+_MOST_PIECES = 3  # in one part of a cached plan
 
 
 class SequenceRuntime(SplitSource[SequenceSource]):
@@ -56,7 +56,7 @@ class SequenceReader(SourceReader):
         self._schema = source.output_schema()
         self._next = self._end = 0
         self._context = context
-        self._bundle = BundleRows(chained=context.chained)
+        self._limit = row_limit(chained=context.chained)
         self._emitted = 0  # rows of the last batch
         self._before_s = 0.0  # busy time before the last batch
         self._clock = clock
@@ -70,8 +70,7 @@ class SequenceReader(SourceReader):
     def poll(self) -> pa.RecordBatch | None:
         if self._next >= self._end:
             raise EndOfSplit
-        self._adjust()
-        stop = min(self._next + self._bundle.rows, self._end)
+        stop = min(self._next + self._batch_rows(), self._end)
         if self._pace is not None:
             now = self._clock()
             stop = min(stop, self._next + self._pace.due(now))
@@ -84,12 +83,13 @@ class SequenceReader(SourceReader):
         self._next = stop
         return pa.RecordBatch.from_arrays([numbers], schema=self._schema)
 
-    def _adjust(self) -> None:
-        """Sets the rows of a batch by the time that the last one took."""
+    def _batch_rows(self) -> int:
+        if self._limit is None:
+            return MOST_ROWS
         now_s = self._context.busy_s
-        if self._emitted:
-            self._bundle.took(now_s - self._before_s, self._emitted)
+        self._limit.took(now_s - self._before_s, self._emitted)
         self._emitted, self._before_s = 0, now_s
+        return int(self._limit.size)
 
     def position(self) -> int:
         return self._next
@@ -110,7 +110,7 @@ class SequenceStage(SparkSourceStage):
         self._next = self._end_at = 0  # of the split
         self._untouched = False  # nothing of the split has been read
         self._kept = False  # a cached plan reads the split
-        self._rows_per_s: float | None = None  # of the last piece
+        self._limit: BundleLimit | None = None  # in rows; None: nothing has been read
 
     def _begin(self, split: Split, at: Any) -> None:
         start, self._end_at = split["start"], split["end"]
@@ -132,12 +132,14 @@ class SequenceStage(SparkSourceStage):
             self._untouched = False
             with self._spark.job():
                 self._kept = self._ranges.covers(first, self._end_at) and self._is_fast()
+        if self._limit is None:
+            self._limit = self._new_limit()
         begun_s = self.context.busy_s
         if self._kept:
             self._run(CachedRange(self._ranges, first))
             self._next = self._ranges.next
         else:
-            self._next = min(self._end_at, first + self._piece_rows())
+            self._next = min(self._end_at, first + int(self._limit.size))
             end, engine = self._next, self._engine
 
             def planned() -> DataFrame:
@@ -145,8 +147,7 @@ class SequenceStage(SparkSourceStage):
                 return self._planned(numbers.withColumnRenamed("id", self._source.column))
 
             self._run(NewPlan(self.context.plan_meter, planned, end - first))
-        took_s = max(1e-3, self.context.busy_s - begun_s)
-        self._rows_per_s = max(1, self._next - first) / took_s
+        self._limit.took(self.context.busy_s - begun_s, self._next - first)
         return self._next - first, self._next < self._end_at
 
     def _is_fast(self) -> bool:
@@ -156,19 +157,18 @@ class SequenceStage(SparkSourceStage):
         assert self._ranges is not None
         if not self._may_be_slow():
             return True
-        return self._ranges.part_rows <= (self._rows_per_s or 0) * _MOST_PART_S
+        return self._limit is not None and self._ranges.part_rows <= _MOST_PIECES * self._limit.size
 
     def _may_be_slow(self) -> bool:
         """Whether functions of the program may process the rows."""
         assert self._ranges is not None
         return self.context.chained or self._ranges.calls_python
 
-    def _piece_rows(self) -> int:
-        """Returns the rows of the next piece with a new plan."""
-        slow = self._may_be_slow()
-        if self._rows_per_s is None:
-            return _TRIAL_ROWS if slow else _FIRST_PIECE_ROWS
-        return max(1 if slow else _LEAST_PIECE_ROWS, int(self._rows_per_s * _PIECE_S))
+    def _new_limit(self) -> BundleLimit:
+        first, least = _FIRST_PIECE_ROWS, _LEAST_PIECE_ROWS
+        if self._may_be_slow():
+            first, least = _FIRST_SLOW_ROWS, 1
+        return BundleLimit(first=first, least=least, most=2**62, target_s=_PIECE_S)
 
     def _at(self) -> Any:
         return {"next": self._next}
