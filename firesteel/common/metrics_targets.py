@@ -3,8 +3,7 @@
 Each process writes a file into a folder of the cluster, in the format of Prometheus's file-based
 service discovery (`file_sd_configs`), and removes it when it ends. A process that replaces a dead
 one of the same kind reuses its port and its file; one of another kind that gets the port removes
-the file. Processes of several hosts, such as containers,
-may share a folder.
+the file. Processes of several hosts, such as containers, may share a folder.
 """
 
 from __future__ import annotations

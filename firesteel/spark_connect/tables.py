@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
@@ -44,11 +45,13 @@ def written_to_files(
         )
     wanted = {field.name().lower(): field.dataType().sql() for field in items(table.schema())}
     given = {field.name().lower(): field.dataType().sql() for field in items(schema)}
-    missing = [name for name in items(table.partitionColumnNames()) if name.lower() not in given]
-    if missing or not given.items() <= wanted.items():
+    partitions = {name.lower() for name in items(table.partitionColumnNames())}
+    by_place = format == "csv" and _others(partitions, given) != _others(partitions, wanted)
+    if by_place or not (partitions <= given.keys() and given.items() <= wanted.items()):
+        which = "all columns of the table, in their order" if by_place else "columns of the table"
         raise Refused(
             f"toTable({name!r}): the query has the columns {schema.toDDL()}, and the table"
-            f" {table.schema().toDDL()}; select columns of the table, with those that partition it"
+            f" {table.schema().toDDL()}; select {which}, with those that partition it"
         )
     found = WriteStreamOperationStart()
     found.CopyFrom(request)
@@ -57,6 +60,10 @@ def written_to_files(
     found.partitioning_column_names.extend(items(table.partitionColumnNames()))
     found.ClearField("table_name")
     return found
+
+
+def _others(partitions: Collection[str], names: Iterable[str]) -> list[str]:
+    return [name for name in names if name not in partitions]
 
 
 def refresh(session: Any, name: str) -> None:

@@ -410,7 +410,7 @@ class Host:
                 self._link.send(convert.analyzed(request.job_id, analyzed))
             except BaseException as error:  # the program's functions may raise SystemExit
                 log.info("the analysis of the plan failed", exc_info=True)
-                if isinstance(error, SparkLost) and not error.out_of_memory:
+                if isinstance(error, SparkLost) and not error.of_program:
                     return  # another slot may succeed: _watch_jvm reports that this one is lost
                 failed = convert.analysis_failed(request.job_id, self._error_info(error))
                 self._link.send(failed)

@@ -62,7 +62,7 @@ def engine_of(session: Any) -> SparkEngine:
 class SparkLost(FiresteelError):
     """The slot's Spark JVM has ended while a task was running."""
 
-    out_of_memory = False  # it has ended itself
+    of_program = False  # it would end again
 
 
 class SparkEngine:
@@ -338,7 +338,7 @@ class SparkEngine:
         else:
             reason = f"it ended with code {code}; see the slot's log for the cause"
         lost = SparkLost(f"{jvm} is gone: {reason}")
-        lost.out_of_memory = code in (_OUT_OF_MEMORY, _OUT_OF_BUFFERS)
+        lost.of_program = self._context_stopped or code in (_OUT_OF_MEMORY, _OUT_OF_BUFFERS)
         return lost
 
     def stop(self, grace_s: float = 3.0) -> None:

@@ -84,7 +84,7 @@ class RangePlans:
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
         self._cached: ReusablePlan | None = None
-        self._calls_python = False
+        self._calls_python = True  # until a plan shows that it does not
 
     @property
     def frame(self) -> DataFrame | None:
@@ -93,7 +93,7 @@ class RangePlans:
 
     @property
     def calls_python(self) -> bool:
-        """Whether the cached plan calls functions of the program for rows."""
+        """Whether functions of the program may compute with the rows."""
         return self._calls_python
 
     @property
@@ -101,9 +101,9 @@ class RangePlans:
         """The numbers of one part of the last covered split."""
         return self._split_rows // self._parts
 
-    def covers(self, start: int, end: int) -> bool:
-        """Returns whether a cached plan covers this split; makes one if possible. Calls functions
-        of the program.
+    def covers(self, start: int, end: int, *, most_rows: float | None) -> bool:
+        """Returns whether a cached plan covers this split; makes one if possible. A part should
+        have at most `most_rows` rows; None: any number. Calls functions of the program.
         """
         if not self._split_rows:
             self._split_rows = end - start
@@ -115,8 +115,11 @@ class RangePlans:
             return False  # the last split
         if self._cached is not None and self._cached.outdated:
             self._cached, self._rdd, self._block, self._attempts = None, None, -1, ATTEMPTS
-        if self._divided != self._parts:  # needs a plan with a different number of partitions
-            self._parts, self._block = self._divided, -1
+        divided = self._divided
+        if most_rows is not None:
+            divided = max(divided, _power_of_2(self._split_rows / most_rows))
+        if divided != self._parts:  # needs a plan with a different number of partitions
+            self._parts, self._block = divided, -1
         self._split, self._part = number % SPLITS_PER_PLAN, 0
         self._size_bytes, self._took_s = 0, 0.0
         block = number // SPLITS_PER_PLAN
@@ -155,9 +158,9 @@ class RangePlans:
         if self._gives_way:
             part_s = _AGGREGATED_PART_S if self._aggregated else _PART_S
             wanted = max(wanted, self._took_s / part_s)
-        parts = min(_MOST_PARTS, max(1, math.ceil(wanted)))
-        if parts > self._parts or 2 * parts < self._parts:
-            self._divided = 1 << (parts - 1).bit_length()
+        parts = _power_of_2(wanted)
+        if parts > self._parts or 2 * parts <= self._parts:
+            self._divided = parts
 
     @property
     def next(self) -> int:
@@ -249,6 +252,11 @@ class CachedRange(Runner):
     def run(self, schema: pa.Schema, job_group: str) -> Generator[pa.RecordBatch, None, None]:
         yield from self._plans.run(schema)
         self.rows = self._plans.next - self._start
+
+
+def _power_of_2(parts: float) -> int:
+    """Returns the next one that is a number of parts."""
+    return 1 << (min(_MOST_PARTS, max(1, math.ceil(parts))) - 1).bit_length()
 
 
 def _map_settings(bits: int) -> dict[str, str]:

@@ -131,7 +131,10 @@ class SequenceStage(SparkSourceStage):
         if self._untouched:  # the first part of a short split may have no numbers
             self._untouched = False
             with self._spark.job():
-                self._kept = self._ranges.covers(first, self._end_at) and self._is_fast()
+                self._kept = self._ranges.covers(
+                    first, self._end_at, most_rows=self._most_part_rows
+                )
+            self._kept = self._kept and self._is_fast()
         if self._limit is None:
             self._limit = self._new_limit()
         begun_s = self.context.busy_s
@@ -157,7 +160,15 @@ class SequenceStage(SparkSourceStage):
         assert self._ranges is not None
         if not self._may_be_slow():
             return True
-        return self._limit is not None and self._ranges.part_rows <= _MOST_PIECES * self._limit.size
+        most_rows = self._most_part_rows
+        return most_rows is not None and self._ranges.part_rows <= most_rows
+
+    @property
+    def _most_part_rows(self) -> float | None:
+        """None: nothing has been read, or no function of the program is slow."""
+        if self._limit is None or not self._may_be_slow():
+            return None
+        return _MOST_PIECES * self._limit.size
 
     def _may_be_slow(self) -> bool:
         """Whether functions of the program may process the rows."""
