@@ -28,7 +28,7 @@ _FLUSH_SHARE = 4  # reading takes at least this many times as long as emitting, 
 _FIXED_SHARE = 4  # a bundle takes at least this many times as long as an empty one would
 _GROWTH = 8
 _APART = 1.5  # sizes whose times show what an empty bundle would take
-_TRIES = 16  # every so many bundles, a larger one is tried
+_TRIES = 16  # bundles until a larger one is tried
 _TRIED = 4  # times as large
 
 
