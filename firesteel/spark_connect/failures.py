@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Mapping
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -29,14 +30,16 @@ MAX_REPORTS = 1_000
 
 class QueryFailed(FiresteelError):
     """A streaming query ended with an error. The message starts with the user's traceback.
-    `cause` is the condition of the error if Spark raised it, or empty.
+    `cause` is the condition of the error if Spark would have one for it, or empty; `ids` are those
+    of the query and its run.
     """
 
     condition = "STREAM_FAILED"  # of every such error, as in Spark
 
-    def __init__(self, message: str, cause: str = "") -> None:
+    def __init__(self, message: str, cause: str, ids: Mapping[str, str]) -> None:
         super().__init__(message)
         self.cause = cause
+        self.parameters = {**ids, "message": message}
 
 
 class IllegalState(FiresteelError):
@@ -69,19 +72,21 @@ class Reports:
             classes, parameters = list(error.error.value), error.parameters
             condition, state = error.condition, error.sql_state
         if isinstance(error, QueryFailed):
-            condition, state = error.condition, "XXKST"
+            condition, state, parameters = error.condition, "XXKST", error.parameters
         if isinstance(error, Interrupted):
             condition, state = "OPERATION_CANCELED", "HY008"
         java_class = classes[0]
         metadata = {"classes": json.dumps(classes)}
         if condition:
             metadata["errorClass"] = condition
-        if parameters:
-            metadata["messageParameters"] = json.dumps(parameters)
         if state:
             metadata["sqlState"] = state
+        shown = json.dumps(parameters)
+        if max(len(message), len(shown)) > MAX_MESSAGE_CHARS:
+            metadata["errorId"] = self._keep(java_class, message, condition, parameters)
+        elif parameters:
+            metadata["messageParameters"] = shown
         if len(message) > MAX_MESSAGE_CHARS:
-            metadata["errorId"] = self._keep(java_class, message, condition)
             message = f"{message[:MAX_MESSAGE_CHARS]}..."
         detail = any_pb2.Any()
         detail.Pack(
@@ -91,10 +96,14 @@ class Reports:
         )
         return status_pb2.Status(code=code_pb2.INTERNAL, message=message, details=[detail])
 
-    def _keep(self, java_class: str, message: str, condition: str) -> str:
+    def _keep(
+        self, java_class: str, message: str, condition: str, parameters: Mapping[str, str]
+    ) -> str:
         error_id = str(uuid.uuid4())
         kind = proto.FetchErrorDetailsResponse
-        throwable = kind.SparkThrowable(error_class=condition) if condition else None
+        throwable = None
+        if condition:
+            throwable = kind.SparkThrowable(error_class=condition, message_parameters=parameters)
         details = kind(
             root_error_idx=0,
             errors=[

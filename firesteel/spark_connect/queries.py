@@ -34,6 +34,7 @@ from firesteel.spark_connect.progress import (
 
 ENDING_S = 5.0  # a job that cannot be stopped because it has just ended
 OUTPUT_END_S = 20.0  # after the end of a job, for its printed lines
+_OF_FUNCTIONS = "PYTHON_EXCEPTION"  # Spark's condition of errors of the program's functions
 PATIENCE_S = 20.0  # with a job that waits, until a warning
 _EVENTS = proto.StreamingQueryEventType
 
@@ -169,10 +170,11 @@ class StreamingQuery:
         where = f" in {error.task_name}" if error and error.task_name else ""
         job = self.started.job.job_id
         about = f"{self.shown} failed{where}, with its job {job}: {summary}"
-        return QueryFailed(
-            f"{error.user_traceback}\n{about}" if error and error.user_traceback else about,
-            error.condition if error else "",
-        )
+        message, cause = about, error.condition if error else ""
+        if error is not None and error.user_traceback:
+            message, cause = f"{error.user_traceback}\n{about}", cause or _OF_FUNCTIONS
+        ids = {"id": self.ids.query_id, "runId": self.ids.run_id}
+        return QueryFailed(message, cause, ids)
 
     @property
     def shown(self) -> str:

@@ -4,6 +4,7 @@ records calls, and answers or fails as each test requires.
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -247,7 +248,7 @@ def test_a_client_attaches_only_after_a_response_that_exists(stub: Any) -> None:
         ),
         (InvalidProgram("not supported"), "org.apache.spark.sql.AnalysisException", None),
         (
-            QueryFailed("no", "DIVIDE_BY_ZERO"),
+            QueryFailed("no", "DIVIDE_BY_ZERO", {"id": "a", "runId": "b"}),
             "org.apache.spark.sql.streaming.StreamingQueryException",
             "STREAM_FAILED",
         ),
@@ -269,6 +270,9 @@ def test_an_error_of_a_command_is_reported_as_spark_does(
     assert info.reason == java_class
     assert info.metadata.get("errorClass") == condition
     assert status.message.startswith(str(error)[:100])
+    if isinstance(error, QueryFailed):
+        shown = json.loads(info.metadata["messageParameters"])
+        assert shown == {"id": "a", "runId": "b", "message": "no"}
 
 
 @pytest.mark.parametrize("kind", ["operation_id", "tag", "all"])
