@@ -434,7 +434,7 @@ def test_a_kind_of_operator_from_outside_of_firesteel(session: Session) -> None:
 
 def test_show_lists_what_was_fused_and_what_ran(session: Session) -> None:
     env = Environment(parallelism=1)
-    source = env.from_sequence(0, 3_000).map_in_arrow(lambda batches: batches, name="Mine")
+    source = env.from_sequence(0, 16).map_in_arrow(lambda batches: batches, name="Mine")
     filtered = source.filter("value % 3 = 0", name="Thirds").transform(
         lambda df: df.selectExpr("value * 7 AS sevens"), name="Sevens"
     )
@@ -445,8 +445,8 @@ def test_show_lists_what_was_fused_and_what_ran(session: Session) -> None:
     groups = {o.name: o.group for o in vertex.operators}
     assert groups["Thirds"] == groups["Sevens"]
     assert len(set(groups.values())) == len(groups) - 1
-    assert vertex.metrics.bundles >= 1
-    assert vertex.metrics.bundle_records == 3_000
+    assert vertex.metrics.bundles == 1
+    assert vertex.metrics.bundle_records == 16
     assert vertex.metrics.spark_ms > 0
     assert vertex.metrics.python_ms > 0
     (plan,) = (o.plan for o in vertex.operators if o.name == "Sevens")
@@ -455,7 +455,7 @@ def test_show_lists_what_was_fused_and_what_ran(session: Session) -> None:
     assert "Bundle" not in plan, "the last plan that ran, not that of the analysis"
     shown = firesteel("show", "--full", "-m", session.address, job_id).stdout
     assert "one plan on Spark of 2 operators" in shown
-    assert re.search(r"\s1 +3,000 +3,000\s", shown), (
+    assert re.search(r"\s1 +16 +16\s", shown), (
         "one bundle: its size is the last and the mean one"
     )
 
