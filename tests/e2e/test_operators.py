@@ -455,9 +455,7 @@ def test_show_lists_what_was_fused_and_what_ran(session: Session) -> None:
     assert "Bundle" not in plan, "the last plan that ran, not that of the analysis"
     shown = firesteel("show", "--full", "-m", session.address, job_id).stdout
     assert "one plan on Spark of 2 operators" in shown
-    assert re.search(r"\s1 +16 +16\s", shown), (
-        "one bundle: its size is the last and the mean one"
-    )
+    assert re.search(r"\s1 +16 +16\s", shown), "one bundle: its size is the last and the mean one"
 
 
 def test_keys_that_could_never_meet_are_found_before_data_flows(session: Session) -> None:
