@@ -41,6 +41,7 @@ _REFUSED = {
     ),
     "fileNameOnly": ("false", "Firesteel knows the files that a query has read by their paths"),
 }
+_STREAMING = {*_PACE, *map(str.lower, _REFUSED)}  # not for the reader
 _BATCH_ONLY = ("modifiedBefore", "modifiedAfter")
 
 
@@ -90,8 +91,7 @@ def _warnings(format: str, options: Mapping[str, str]) -> Iterator[str]:
 
 
 def _unknown(format: str, options: Mapping[str, str]) -> dict[str, str]:
-    streaming = {*_PACE, *map(str.lower, _REFUSED)}
-    read = (key for key in options if key.lower() not in streaming)
+    read = (key for key in options if key.lower() not in _STREAMING)
     return unknown_options(format, read) if format.lower() in FILE_FORMATS else {}
 
 
@@ -172,11 +172,11 @@ def _files(format: str, options: Mapping[str, str], schema: StructType) -> Sourc
             )
     if "path" not in by_key:
         raise InvalidProgram("the source has no path: pass one to load(...)")
-    others = {*_PACE, *map(str.lower, _REFUSED), *_unknown(format, options)}
+    unknown = _unknown(format, options)
     read: dict[str, Any] = {
         key: value
         for key, value in options.items()
-        if key.lower() not in others and key not in others
+        if key.lower() not in _STREAMING and key not in unknown
     }
     path = by_key["path"]
     if path.startswith("file:"):  # tables of the catalog have such paths

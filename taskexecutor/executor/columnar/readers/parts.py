@@ -163,7 +163,7 @@ def unchanged(part: FilePart, source: FileSource) -> FilePart:
     size, modified_ns = found.st_size, found.st_mtime_ns
     if (size, modified_ns) == (part.size, part.modified_ns):
         return part
-    if size > part.size and may_grow(part, source):
+    if size > part.size and _may_grow(part, source):
         return FilePart(part.path, 0, size, size, modified_ns)
     change = "was written to" if size == part.size else f"now has {size} bytes"
     raise FiresteelError(
@@ -183,7 +183,7 @@ def check_read(part: FilePart, source: FileSource) -> None:
         return  # the opened file was read
     if (found.st_size, found.st_mtime_ns) == (part.size, part.modified_ns):
         return
-    if found.st_size > part.size and may_grow(part, source):
+    if found.st_size > part.size and _may_grow(part, source):
         return  # lines were appended
     raise FiresteelError(
         f"{part.path}: the file was changed while it was read: from {part.size} to "
@@ -191,7 +191,7 @@ def check_read(part: FilePart, source: FileSource) -> None:
     )
 
 
-def may_grow(part: FilePart, source: FileSource) -> bool:
+def _may_grow(part: FilePart, source: FileSource) -> bool:
     """Returns whether all earlier rows are still present if the file has grown. Not for a divided
     file or a single document; and Spark ends a compressed file at its previous end.
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.columnar.readers.parts import check_read, may_grow, unchanged
+from taskexecutor.executor.columnar.readers.parts import check_read, unchanged
 from taskexecutor.executor.columnar.runners.file_plans import FORMATS_OF_ROWS
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class SplitProgress:
 
     def begin(self, parts: Sequence[FilePart], at: Mapping[str, Any] | None) -> None:
         """Starts a split at a position. Raises FiresteelError if files have changed."""
-        # Empty ranges have no rows, but readers would return some.
-        parts = [part for part in parts if part.length or not (part.size or self._skips(part, at))]
+        # Ranges and files without bytes have no rows, but readers would return some.
+        parts = [part for part in parts if part.length]
         fresh = FilePosition(reading=self._reading)
         self.position = position = fresh if at is None else FilePosition.from_json(at)
         first = len(parts) if position.malformed_pass else position.part
@@ -111,20 +111,6 @@ class SplitProgress:
             position.file.check(self._parts[position.part])
         for number, state in position.malformed:
             state.check(self._parts[number])
-
-    def _skips(self, part: FilePart, at: Mapping[str, Any] | None) -> bool:
-        """Returns whether the empty file is skipped, as Spark skips empty files. To files of lines,
-        some may be appended before they are opened.
-
-        In a watched folder, empty files are not skipped, because they may be in the process of
-        being written. Raises FiresteelError if the file has been written to since it was listed,
-        unless reading the split has already started.
-        """
-        if self._source.watch_s is not None or may_grow(part, self._source):
-            return False
-        if at is None:
-            unchanged(part, self._source)
-        return True
 
     def unread(self) -> list[tuple[int, FilePart]]:
         """Returns the unread parts, or the rest of them, with their indices. Some rows of the first

@@ -158,14 +158,14 @@ class SequenceStage(SparkSourceStage):
         their ends.
         """
         assert self._ranges is not None
-        if not self._may_be_slow():
-            return True
         most_rows = self._most_part_rows
-        return most_rows is not None and self._ranges.part_rows <= most_rows
+        if most_rows is None:
+            return not self._may_be_slow()
+        return self._ranges.part_rows <= most_rows
 
     @property
     def _most_part_rows(self) -> float | None:
-        """None: nothing has been read, or no function of the program is slow."""
+        """None: no function of the program may be slow, or nothing has been read."""
         if self._limit is None or not self._may_be_slow():
             return None
         return _MOST_PIECES * self._limit.size
