@@ -40,7 +40,7 @@ from firesteel._proto.resource_manager_pb2 import MasterOverview
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.storage import StorageError
-from firesteel.common.config import options
+from firesteel.common.config import ConfigurationError, options
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.inspections import RowSampling, problem_with
@@ -132,6 +132,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             )
         try:
             await self._shell.check_checkpoints(graph)
+        except ConfigurationError as error:
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         except FiresteelError as error:
             await abort(context, Reason.CHECKPOINTS_UNUSABLE, str(error))
 

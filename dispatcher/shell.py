@@ -69,7 +69,7 @@ from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageAway, StorageError
-from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.config import Configuration, check_combinations, options
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.leader import FixedLeader, LeaderRetriever
@@ -288,25 +288,20 @@ class Shell:
         return refusal
 
     def _takes_checkpoints(self, graph: job_graph_pb2.JobGraph) -> bool:
-        try:
-            conf = self.conf.with_overrides(dict(graph.config))
-            return bool(conf.get(options.CHECKPOINT_INTERVAL))
-        except ConfigurationError:
-            return False  # its JobMaster reports the invalid option
+        conf = self.conf.with_overrides(dict(graph.config))
+        return bool(conf.get(options.CHECKPOINT_INTERVAL))
 
     async def check_checkpoints(self, graph: job_graph_pb2.JobGraph) -> None:
         """Raises FiresteelError if the job's checkpoint directory is not writable, or if the
-        checkpoint that it starts from cannot be restored.
+        checkpoint that it starts from cannot be restored; ConfigurationError for its options.
         """
-        try:
-            conf = self.conf.with_overrides(dict(graph.config))
-            takes = bool(conf.get(options.CHECKPOINT_INTERVAL))
-            if takes and (directory := conf.get(options.CHECKPOINT_DIR)):
-                await asyncio.to_thread(lambda: CheckpointStorage(directory).check_writable())
-            if options.RECOVERY_PATH.key in graph.config:
-                await asyncio.to_thread(lambda: read_restored(JOB_GRAPH.decode(graph), conf))
-        except ConfigurationError:
-            pass  # its JobMaster reports the invalid option
+        conf = self.conf.with_overrides(dict(graph.config))
+        check_combinations(conf)
+        if conf.get(options.CHECKPOINT_INTERVAL):
+            directory = conf.get(options.CHECKPOINT_DIR)
+            await asyncio.to_thread(lambda: CheckpointStorage(directory).check_writable())
+        if options.RECOVERY_PATH.key in graph.config:
+            await asyncio.to_thread(lambda: read_restored(JOB_GRAPH.decode(graph), conf))
 
     async def take_checkpoint(
         self, job: SubmittedJob, request: job_master_pb2.TakeCheckpointRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firesteel.common.config import Configuration, ConfigurationError, options, restart_strategy
+from firesteel.common.config import Configuration, check_combinations, options, restart_strategy
 from jobmaster.core.autoscaler import AutoscalerSettings
 from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
 from jobmaster.core.elasticity import ElasticSettings, SchedulerMode
@@ -45,6 +45,7 @@ def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
     """Returns the job's settings: the cluster's configuration, overridden by the job's own values.
     `batch` is true if the job runs in batch mode. Raises ConfigurationError.
     """
+    check_combinations(conf)
     return JobSettings(
         slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),
         slot_idle_timeout_s=conf.get(options.SLOT_IDLE_TIMEOUT),
@@ -114,15 +115,9 @@ def _restart_from(conf: Configuration) -> RestartSettings:
 
 
 def _exponential_delay_from(conf: Configuration) -> ExponentialDelay:
-    initial_s, max_s = conf.get(options.RESTART_BACKOFF), conf.get(options.RESTART_MAX_BACKOFF)
-    if initial_s > max_s:
-        raise ConfigurationError(
-            f"{options.RESTART_BACKOFF.key} is {initial_s:g} s, longer than"
-            f" {options.RESTART_MAX_BACKOFF.key}, which is {max_s:g} s"
-        )
     return ExponentialDelay(
-        initial_s=initial_s,
-        max_s=max_s,
+        initial_s=conf.get(options.RESTART_BACKOFF),
+        max_s=conf.get(options.RESTART_MAX_BACKOFF),
         multiplier=conf.get(options.RESTART_BACKOFF_MULTIPLIER),
         reset_after_s=conf.get(options.RESTART_RESET_BACKOFF),
         jitter=conf.get(options.RESTART_JITTER),
@@ -134,15 +129,6 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
     interval_s = conf.get(options.CHECKPOINT_INTERVAL)
     if not interval_s:
         return None
-    if not conf.get(options.CHECKPOINT_DIR):
-        raise ConfigurationError(
-            f"{options.CHECKPOINT_INTERVAL.key} is set, but {options.CHECKPOINT_DIR.key} is not:"
-            " set the directory for checkpoints"
-        )
-    unaligned = conf.get(options.CHECKPOINT_UNALIGNED)
-    at_least_once = conf.get(options.CHECKPOINT_MODE) == "at-least-once"
-    if unaligned:
-        _check_unaligned(conf, at_least_once=at_least_once)
     return CheckpointSettings(
         directory=conf.get(options.CHECKPOINT_DIR),
         savepoint_directory=conf.get(options.SAVEPOINT_DIR),
@@ -154,23 +140,9 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         num_retained=conf.get(options.CHECKPOINT_NUM_RETAINED),
         retention=Retention(conf.get(options.CHECKPOINT_RETENTION)),
         after_tasks_finish=conf.get(options.CHECKPOINT_AFTER_FINISH),
-        unaligned=unaligned,
+        unaligned=conf.get(options.CHECKPOINT_UNALIGNED),
         aligned_timeout_s=conf.get(options.CHECKPOINT_ALIGNED_TIMEOUT),
-        at_least_once=at_least_once,
+        at_least_once=conf.get(options.CHECKPOINT_MODE) == "at-least-once",
         incremental=conf.get(options.CHECKPOINT_INCREMENTAL),
         inline_bytes=conf.get(options.CHECKPOINT_INLINE_THRESHOLD),
     )
-
-
-def _check_unaligned(conf: Configuration, *, at_least_once: bool) -> None:
-    unaligned = options.CHECKPOINT_UNALIGNED.key
-    if at_least_once:
-        raise ConfigurationError(
-            f"{options.CHECKPOINT_MODE.key}: at-least-once excludes {unaligned}: barriers that"
-            " do not wait for each other have nothing to overtake"
-        )
-    if (concurrent := conf.get(options.CHECKPOINT_MAX_CONCURRENT)) != 1:
-        raise ConfigurationError(
-            f"{options.CHECKPOINT_MAX_CONCURRENT.key}: {concurrent} is not possible with"
-            f" {unaligned}: an overtaking barrier would end the checkpoint before it. Set 1"
-        )

@@ -17,8 +17,14 @@ from typing import Any, TypeVar
 import yaml
 
 from firesteel.common.config.options import (
+    CHECKPOINT_DIR,
     CHECKPOINT_INTERVAL,
+    CHECKPOINT_MAX_CONCURRENT,
+    CHECKPOINT_MODE,
+    CHECKPOINT_UNALIGNED,
     OPTIONS,
+    RESTART_BACKOFF,
+    RESTART_MAX_BACKOFF,
     RESTART_STRATEGY,
     Option,
 )
@@ -297,3 +303,37 @@ def restart_strategy(conf: Configuration) -> str:
     if conf.get(CHECKPOINT_INTERVAL) and not conf.is_set(RESTART_STRATEGY):
         return "exponential-delay"
     return conf.get(RESTART_STRATEGY)
+
+
+def check_combinations(conf: Configuration) -> None:
+    """Raises ConfigurationError if options of a job contradict each other."""
+    if restart_strategy(conf) == "exponential-delay":
+        initial_s, max_s = conf.get(RESTART_BACKOFF), conf.get(RESTART_MAX_BACKOFF)
+        if initial_s > max_s:
+            raise ConfigurationError(
+                f"{RESTART_BACKOFF.key} is {initial_s:g} s, longer than"
+                f" {RESTART_MAX_BACKOFF.key}, which is {max_s:g} s"
+            )
+    if not conf.get(CHECKPOINT_INTERVAL):
+        return
+    if not conf.get(CHECKPOINT_DIR):
+        raise ConfigurationError(
+            f"{CHECKPOINT_INTERVAL.key} is set, but {CHECKPOINT_DIR.key} is not:"
+            " set the directory for checkpoints"
+        )
+    if conf.get(CHECKPOINT_UNALIGNED):
+        _check_unaligned(conf)
+
+
+def _check_unaligned(conf: Configuration) -> None:
+    unaligned = CHECKPOINT_UNALIGNED.key
+    if conf.get(CHECKPOINT_MODE) == "at-least-once":
+        raise ConfigurationError(
+            f"{CHECKPOINT_MODE.key}: at-least-once excludes {unaligned}: barriers that"
+            " do not wait for each other have nothing to overtake"
+        )
+    if (concurrent := conf.get(CHECKPOINT_MAX_CONCURRENT)) != 1:
+        raise ConfigurationError(
+            f"{CHECKPOINT_MAX_CONCURRENT.key}: {concurrent} is not possible with"
+            f" {unaligned}: an overtaking barrier would end the checkpoint before it. Set 1"
+        )

@@ -494,6 +494,22 @@ async def test_a_directory_without_checkpoints_is_a_reason(
             await stub.SubmitJob(submission(graph), timeout=SOON_S)
 
 
+async def test_options_that_contradict_each_other_are_refused(
+    dispatcher: Dispatcher, tmp_path: Path
+) -> None:
+    without_directory = checkpointed_job(tmp_path)
+    del without_directory.config["execution.checkpointing.dir"]
+    unaligned = checkpointed_job(tmp_path)
+    unaligned.config["execution.checkpointing.unaligned.enabled"] = "true"
+    unaligned.config["execution.checkpointing.max-concurrent-checkpoints"] = "2"
+    async with aio_channel(dispatcher.address) as channel:
+        stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
+        with refused(Reason.INVALID_REQUEST, "set the directory for checkpoints"):
+            await stub.SubmitJob(submission(without_directory), timeout=SOON_S)
+        with refused(Reason.INVALID_REQUEST, "2 is not possible"):
+            await stub.SubmitJob(submission(unaligned), timeout=SOON_S)
+
+
 async def test_the_rows_and_lines_of_a_removed_job_are_gone_for_a_reason(
     dispatcher: Dispatcher,
 ) -> None:
