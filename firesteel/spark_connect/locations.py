@@ -3,7 +3,7 @@
     LOCATION/metadata                        {"id": ...}: the id of the query, as Spark stores it
              firesteel/query                 the job that runs the query, if one does
                        imported              positions in the sources, of a query on Spark
-                       batches               the number of the next batch
+                       batches               the last batch: its number and where its sources ended
                        lock                  held by the process that runs it, on a local disk
                        checkpoints/JOB/chk-N
                        savepoints/savepoint-...
@@ -23,7 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 
@@ -56,6 +56,18 @@ class RunningQuery(NamedTuple):
     )
 
 
+class LastBatch(NamedTuple):
+    """The last batch of a query's earlier runs. `ends` has an end offset of each source, or nothing
+    if they are not known.
+    """
+
+    number: int
+    ends: tuple[Any, ...] = ()
+
+
+NO_BATCH = LastBatch(-1)
+
+
 class Location:
     """The location of one run of a query. It is locked until `close`."""
 
@@ -67,7 +79,7 @@ class Location:
         self._ours = self._storage.at(OURS)
         self._lock: LockFile | None = None
         self.query_id = ""
-        self.next_batch = 0  # the number of the first batch of this run
+        self.last_batch = NO_BATCH  # of the earlier runs
         self.restores: str = ""  # the newest checkpoint or savepoint; empty: the query is new
 
     @property
@@ -122,12 +134,12 @@ class Location:
         self._ours.write(_BEGUN, [str(begun_us).encode()])
         return begun_us
 
-    def batch_ended(self, number: int) -> None:
-        """Records that the query has completed a batch, for the numbers of the next run."""
+    def batch_ended(self, batch: LastBatch) -> None:
+        """Records that the query has completed a batch, for the progress of the next run."""
         if self.is_temporary:
             return
         with contextlib.suppress(StorageError):
-            self._ours.write(_BATCHES, [str(number + 1).encode()])
+            self._ours.write(_BATCHES, [json.dumps(batch._asdict()).encode()])
 
     def ended(self) -> None:
         """Records that the job has ended. A process that is killed does not get here, so whoever
@@ -154,7 +166,7 @@ class Location:
             raise _in_use(self.uri, f"job {query.job_id} ({query.name!r})")
         self.query_id = self._stored_id() or self._store_id()
         self.restores = self._newest()
-        self.next_batch = self._stored_batch() if self.restores else 0
+        self.last_batch = self._stored_batch() if self.restores else NO_BATCH
 
     def _refuse_sparks(self) -> None:
         found = [name for name in _SPARKS if name in self._storage.directories()]
@@ -201,9 +213,16 @@ class Location:
                 ' the query as {"id": "..."}'
             ) from None
 
-    def _stored_batch(self) -> int:
-        content = self._ours.read_unchecked(_BATCHES) if self._ours.exists(_BATCHES) else b""
-        return int(content) if content.isdigit() else 0
+    def _stored_batch(self) -> LastBatch:
+        if not self._ours.exists(_BATCHES):
+            return NO_BATCH
+        try:
+            stored = json.loads(self._ours.read_unchecked(_BATCHES))
+            if isinstance(stored, int):  # an earlier version wrote the number of the next batch
+                return LastBatch(stored - 1)
+            return LastBatch(int(stored["number"]), tuple(stored["ends"]))
+        except (ValueError, KeyError, TypeError):
+            return NO_BATCH
 
     def _store_id(self) -> str:
         query_id = str(uuid.uuid4())

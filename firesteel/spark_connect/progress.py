@@ -59,17 +59,21 @@ class Status:
     is_trigger_active: bool = False
 
 
+Offsets = Mapping[str, Mapping[str, int]]  # by topic and partition
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch that has read rows, or the only one of a query that has ended without any; `progress`
     is Spark's JSON. `checkpoint_id` is that of the checkpoint that ended it; None: the end of a
-    finite input.
+    finite input. `ends` has the end offset of each source.
     """
 
     number: int
     progress: str
     checkpoint_id: int | None
     rows: int = 1  # that were read
+    ends: tuple[Offsets | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +95,17 @@ class _Counters:
 
 class ProgressReporter:
     """Follows one job. `sources` and `sink` are their descriptions; `first_batch` is the number of
-    the first batch.
+    the first batch, and `starts` are the offsets at which its sources start, if they are known.
     """
 
     def __init__(
-        self, ids: QueryIds, *, sources: Sequence[str], sink: str, first_batch: int = 0
+        self,
+        ids: QueryIds,
+        *,
+        sources: Sequence[str],
+        sink: str,
+        first_batch: int = 0,
+        starts: Sequence[Offsets | None] = (),
     ) -> None:
         self._ids = ids
         self._sources = tuple(sources)
@@ -104,7 +114,7 @@ class ProgressReporter:
         self._last_checkpoint = 0
         self._seen: dict[tuple[str, str], float] = {}  # counters of the last details
         self._since = _Counters()
-        self._offsets: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        self._offsets = (*starts, *[None] * len(self._sources))[: len(self._sources)]
         self._batch_at_ms = 0
         self._reported_at_ms = 0
         self.status = Status()
@@ -215,25 +225,39 @@ class ProgressReporter:
         interval_s = max(0.001, (triggered_ms + duration_ms - self._batch_at_ms) / 1000)
         busy_s = max(0.001, max(self._since.busy_ms.values(), default=0.0) / 1000)
         total = sum(rows.values())
+
+        def counted(read: int) -> dict[str, Any]:
+            return {
+                "numInputRows": read,
+                "inputRowsPerSecond": round(read / interval_s, 3),
+                "processedRowsPerSecond": round(read / busy_s, 3),
+            }
+
+        sources = [
+            {
+                "description": description,
+                "startOffset": start,
+                **_offsets(vertex),
+                **counted(rows.get(vertex.vertex_id, 0)),
+            }
+            for vertex, description, start in zip(
+                (each for each in details.vertices if _is_source(each)),
+                self._sources,
+                self._offsets,
+                strict=False,
+            )
+        ]
+        self._offsets = tuple(each["endOffset"] or each["startOffset"] for each in sources)
         progress = {
             **self._ids.fields(),
             "timestamp": timestamp(self._batch_at_ms),
             "batchId": number,
             "batchDuration": round(interval_s * 1000),
-            "numInputRows": total,
-            "inputRowsPerSecond": round(total / interval_s, 3),
-            "processedRowsPerSecond": round(total / busy_s, 3),
+            **counted(total),
             "durationMs": {"triggerExecution": duration_ms},
             **_event_time(details),
             "stateOperators": self._states(details),
-            "sources": [
-                self._source(vertex, description, rows.get(vertex.vertex_id, 0), interval_s, busy_s)
-                for vertex, description in zip(
-                    (each for each in details.vertices if _is_source(each)),
-                    self._sources,
-                    strict=False,
-                )
-            ],
+            "sources": sources,
             "sink": {
                 "description": self._sink,
                 "numOutputRows": self._since.sink_rows
@@ -241,22 +265,7 @@ class ProgressReporter:
                 else UNKNOWN,
             },
         }
-        return Batch(number, json.dumps(progress), checkpoint_id, total)
-
-    def _source(
-        self, vertex: Vertex, description: str, rows: int, interval_s: float, busy_s: float
-    ) -> dict[str, Any]:
-        start, end, latest = self._offsets.get(vertex.vertex_id), *_offsets(vertex)
-        self._offsets[vertex.vertex_id] = end or {}
-        return {
-            "description": description,
-            "startOffset": start or None,
-            "endOffset": end,
-            "latestOffset": latest,
-            "numInputRows": rows,
-            "inputRowsPerSecond": round(rows / interval_s, 3),
-            "processedRowsPerSecond": round(rows / busy_s, 3),
-        }
+        return Batch(number, json.dumps(progress), checkpoint_id, total, self._offsets)
 
     def _states(self, details: JobDetails) -> list[dict[str, Any]]:
         """Describes the operators with state. Late rows are dropped where watermarks are assigned,
@@ -346,10 +355,8 @@ def _is_sink(vertex: Vertex) -> bool:
     )
 
 
-def _offsets(
-    vertex: Vertex,
-) -> tuple[dict[str, dict[str, int]] | None, dict[str, dict[str, int]] | None]:
-    """Returns the current and the latest offsets of a source of Kafka, by topic and partition."""
+def _offsets(vertex: Vertex) -> dict[str, Offsets | None]:
+    """Returns where a source of Kafka has read to, and where its partitions end."""
     current: dict[str, dict[str, int]] = {}
     latest: dict[str, dict[str, int]] = {}
     for topic in vertex.metrics.topics.values():
@@ -357,7 +364,7 @@ def _offsets(
             current.setdefault(each.topic, {})[str(each.partition)] = each.current_offset
             if each.end_offset is not None:
                 latest.setdefault(each.topic, {})[str(each.partition)] = each.end_offset
-    return current or None, latest or None
+    return {"endOffset": current or None, "latestOffset": latest or None}
 
 
 def _event_time(details: JobDetails) -> dict[str, dict[str, str]]:

@@ -20,6 +20,7 @@ from firesteel.common.logs import get_logger
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.spark_connect.failures import QUERY_EXCEPTION, IllegalState, Interrupted, QueryFailed
+from firesteel.spark_connect.locations import NO_BATCH, LastBatch
 from firesteel.spark_connect.operations import Operation, SessionKey
 from firesteel.spark_connect.progress import (
     Batch,
@@ -51,9 +52,8 @@ class StartedQuery:
     sink: str = ""
     explain: Callable[[], str] = field(default=lambda: "")  # returns the plan, as text
     location: str = ""  # of checkpoints; empty: state ends with the query
-    first_batch: int = 0
-    # Called with the number of each completed batch.
-    batch_ended: Callable[[int], None] = field(default=lambda _: None)
+    last_batch: LastBatch = NO_BATCH  # of the query's earlier runs
+    batch_ended: Callable[[LastBatch], None] = field(default=lambda _: None)
     # Called before the progress of a batch is published, with the checkpoint that ended it or None
     # at the end of the job: waits until the rows of the batch are visible to the program.
     await_rows: Callable[[int | None], None] = field(default=lambda _: None)
@@ -104,7 +104,8 @@ class StreamingQuery:
             self.ids,
             sources=started.sources,
             sink=started.sink,
-            first_batch=started.first_batch,
+            first_batch=started.last_batch.number + 1,
+            starts=started.last_batch.ends,
         )
         self._lock = threading.Lock()
         self._stopping = False
@@ -137,7 +138,7 @@ class StreamingQuery:
                 news = self._progress.update(details, _now_ms())
             if isinstance(news, Batch):
                 if news.rows:
-                    self.started.batch_ended(news.number)
+                    self.started.batch_ended(LastBatch(news.number, news.ends))
                 self.started.await_rows(news.checkpoint_id)
                 self._publish_batches(news)
             elif news is not None:

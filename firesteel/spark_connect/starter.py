@@ -247,7 +247,7 @@ class JobStarter:
             sink=sink.description,
             explain=lambda: _explanation(job),
             location="" if location.is_temporary else location.uri,
-            first_batch=location.next_batch,
+            last_batch=location.last_batch,
             batch_ended=location.batch_ended,
             await_rows=await_rows,
             observed=lambda checkpoint_id: metrics_of(observations, checkpoint_id),

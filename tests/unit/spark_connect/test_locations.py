@@ -13,6 +13,8 @@ from firesteel.common.checkpoints.metadata import CheckpointMetadata, encode
 from firesteel.common.ids import JobId
 from firesteel.spark_connect.locations import (
     DEFAULT,
+    NO_BATCH,
+    LastBatch,
     Location,
     RunningQuery,
     open_location,
@@ -164,13 +166,29 @@ def test_uris_have_the_schemes_of_the_storage() -> None:
     assert resolved("state").endswith("/state")
 
 
-def test_the_numbers_of_batches_continue(tmp_path: Path) -> None:
+def test_the_numbers_and_offsets_of_batches_continue(tmp_path: Path) -> None:
     location = opened(tmp_path)
-    assert location.next_batch == 0
+    assert location.last_batch == NO_BATCH
+    ends = ({"orders": {"0": 7}}, None)
     for number in (0, 1):
-        location.batch_ended(number)
+        location.batch_ended(LastBatch(number, ends))
     location.close()
     taken(tmp_path, "savepoints/savepoint-1", at_ms=1_000)
     location = opened(tmp_path)
-    assert location.next_batch == 2
+    assert location.last_batch == LastBatch(1, ends)
+    location.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("3", LastBatch(2)), ("", NO_BATCH), ("{}", NO_BATCH), ("[", NO_BATCH)],
+    ids=["the number of an earlier version", "empty", "no fields", "no JSON"],
+)
+def test_other_contents_of_the_last_batch(
+    tmp_path: Path, content: str, expected: LastBatch
+) -> None:
+    taken(tmp_path, "savepoints/savepoint-1", at_ms=1_000)
+    (tmp_path / "firesteel" / "batches").write_text(content)
+    location = opened(tmp_path)
+    assert location.last_batch == expected
     location.close()

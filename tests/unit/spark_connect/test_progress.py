@@ -219,6 +219,17 @@ def test_offsets_of_kafka(reporter: ProgressReporter) -> None:
     assert (first["numInputRows"], second["numInputRows"]) == (1, 14)
 
 
+def test_the_first_batch_starts_where_an_earlier_run_has_ended() -> None:
+    earlier = {"orders": {"0": 4}}
+    reporter = ProgressReporter(IDS, sources=["Kafka"], sink="s", first_batch=3, starts=[earlier])
+    topic = TopicProgress.of([PartitionProgress("orders", 0, 6, end_offset=50)])
+    source = vertex("Source", topics={"op": topic}, records_read=2)
+    batch = reporter.update(details(source, checkpoints=1), START_MS)
+    assert isinstance(batch, Batch)
+    assert json.loads(batch.progress)["sources"][0]["startOffset"] == earlier
+    assert batch.ends == ({"orders": {"0": 6}},)
+
+
 def test_state_operators_and_the_watermark(reporter: ProgressReporter) -> None:
     job = details(
         vertex("Source", records_read=1, state_bytes=10),
