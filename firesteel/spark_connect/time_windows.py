@@ -37,8 +37,8 @@ _WINDOW = re.compile(
 class TimeWindow:
     """A window as `spec` over the column `time`, an attribute of `plan`.
 
-    `plan` has the columns of the plan in which Spark computes the window, except the window. If
-    `spec` is a session, `plan` has no rows without a time.
+    `plan` has the columns of the plan in which Spark computes the window, except the window, and
+    may have rows without a time.
     """
 
     spec: TumblingSpec | SlidingSpec | SessionSpec
@@ -88,9 +88,8 @@ def _session(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> Time
         return None
     if gap_us is None:
         return None
-    return TimeWindow(
-        spec=SessionSpec(gap_us=gap_us), time=time, plan=_with_time(catalyst, rest, time, below)
-    )
+    plan = _with_time(catalyst, rest, time, _without_filter(catalyst, below, time))
+    return TimeWindow(spec=SessionSpec(gap_us=gap_us), time=time, plan=plan)
 
 
 def _gap_us(time: Any, later: Any) -> int | None:

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from firesteel.operators import (
+    DynamicSessionSpec,
     PartialWindowAggregateSpec,
     SessionSpec,
     SlidingSpec,
@@ -130,12 +132,12 @@ def cached_plan(
     aggregates: list[str],
     *,
     by_row: bool = False,
-) -> tuple[BundlePlans, PartialWindowAggregateSpec, ColumnBundles]:
+) -> tuple[BundlePlans, PartialWindowAggregateSpec, ColumnBundles | GroupedColumns]:
     spec = aggregate_spec(keys, window, aggregates)
     doubled = TransformSpec(function=lambda df: df.withColumn("small", df.small + df.small))
     plans = BundlePlans(engine, ROWS, [doubled, spec], PlanMeter(TaskClock()), by_row=by_row)
     plans.make()
-    assert isinstance(plans._plan, ColumnBundles)
+    assert isinstance(plans._plan, ColumnBundles | GroupedColumns)
     return plans, spec, plans._plan
 
 
@@ -148,10 +150,21 @@ KEYS_AND_WINDOWS = pytest.mark.parametrize(
     ],
     ids=str,
 )
+SESSIONS = SessionSpec(gap_us=9_000_000)
 
 
 @KEYS_AND_WINDOWS
 def test_rows_grouped_by_arrow_equal_rows_grouped_by_spark(
+    engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
+) -> None:
+    assert_grouped_as_by_spark(engine, keys, window)
+
+
+def test_sessions_grouped_by_arrow_equal_sessions_grouped_by_spark(engine: SparkEngine) -> None:
+    assert_grouped_as_by_spark(engine, ("part",), SESSIONS)
+
+
+def assert_grouped_as_by_spark(
     engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
 ) -> None:
     kept, spec, plan = cached_plan(engine, keys, window, GROUPED)
@@ -261,7 +274,8 @@ def test_what_arrow_would_group_in_another_way_spark_groups(engine: SparkEngine)
     assert given(("key",), None, "sum(n) AS a", "max(day + 1) AS b") is None, "numbers"
     assert given(("key",), None, "sum(n) AS a", "sum(price + 1) AS b") is not None
     assert given(("ratio",), None, "max(word) AS a") is None, "a key with two zeros"
-    assert given(("key",), SessionSpec(gap_us=5), "max(word) AS a") is None
+    session = DynamicSessionSpec(gap="INTERVAL 5 SECONDS")
+    assert given(("key",), session, "max(word) AS a") is None
     for aggregate in BY_SPARK:
         assert given(("key",), None, "max(word) AS word", aggregate) is None, aggregate
 
@@ -304,6 +318,8 @@ NOT_ONLY_NUMBERS = [
         (("all", "KEY"), TumblingSpec(size_us=10_000_000)),
         (("day", "one"), SlidingSpec(size_us=12_000_000, slide_us=8_000_000, offset_us=7)),
         ((), TumblingSpec(size_us=1)),
+        (("key", "part"), SESSIONS),
+        ((), SessionSpec(gap_us=1)),
     ],
     ids=str,
 )
@@ -332,6 +348,21 @@ def test_columns_that_are_grouped_as_they_are_do_not_go_through_spark(
         order = [*keys, "window_start"]
         assert_same(ordered(found.to_pylist(), order), ordered(expected, order))
         assert plan.latest_us == max((row["at"] for row in rows if row["at"]), default=None)
+    plans.close()
+
+
+def test_a_column_divides_sessions(engine: SparkEngine) -> None:
+    aggregates = [*AS_THEY_ARE, "max(word) AS z"]
+    spec = replace(aggregate_spec(("key",), SESSIONS, aggregates), part_column="part")
+    rows = [*some_rows(4), *({**row, "at": None} for row in some_rows(5))]
+    expected = grouped_by_spark(engine, rows, spec)
+    plans = column_plans(engine, lambda df: df.withColumn("small", df.small + df.small), spec)
+    plan = plans.plan()
+    assert isinstance(plan, GroupedColumns)
+    needed = table(rows).select([name for name in ROWS.names if name in plan.columns])
+    (found,) = plan.run(needed, expected.schema, "test")
+    order = ["key", "window_start", "window_end", "_rows"]
+    assert_same(ordered(found.to_pylist(), order), ordered(expected.to_pylist(), order))
     plans.close()
 
 

@@ -177,9 +177,12 @@ class EventTimeWatermark(StreamOperator):
 
     def _with_parts(self, batch: pa.RecordBatch, parts: SessionParts) -> pa.RecordBatch:
         """Adds the last microsecond of the interval of the gap's length or, for a row that may be
-        late, its time.
+        late, its time. Drops rows without a time, which are in no session.
         """
-        times = instants(batch.column(column_index(batch.schema, self._spec.column)))
+        place = column_index(batch.schema, self._spec.column)
+        if batch.column(place).null_count:
+            batch = batch.filter(batch.column(place).is_valid())
+        times = instants(batch.column(place))
         if self._is_first:
             in_time = times + parts.gap_us > FIRST_WATERMARK_US
             last = times - times % parts.gap_us + (parts.gap_us - 1)

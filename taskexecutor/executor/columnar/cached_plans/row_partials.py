@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from firesteel.operators import PartialWindowAggregateSpec, RowPartial, SessionSpec
+from firesteel.operators import (
+    DynamicSessionSpec,
+    PartialWindowAggregateSpec,
+    RowPartial,
+    SessionSpec,
+)
 from firesteel.operators.aggregates import LATEST
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials, Values
@@ -63,7 +68,7 @@ def row_partials(
     of_row = _contributions(spec, kinds)
     numbers = all(_is_number(schema.field(name).type) for name in merges)
     if (
-        isinstance(spec.window, SessionSpec)
+        isinstance(spec.window, DynamicSessionSpec)
         or (numbers and not all(map(_may_be_column, of_row.values())))
         or not _merge_exactly(spec, of_row, kinds, schema)
     ):
@@ -73,10 +78,15 @@ def row_partials(
     columns = _Columns(rows)
     for name in spec.key_columns:
         columns.add(composed.column(name))
-    pane_us = offset_us = 0
+    pane_us = offset_us = gap_us = 0
     if spec.window is not None and spec.in_event_time:
-        pane_us, offset_us = spec.window.pane_us, spec.window.offset_us
         columns.add(sql.expr(composed.event_time_us(spec.time_column, spec.time_shift_us)))
+        if isinstance(spec.window, SessionSpec):
+            pane_us = gap_us = spec.window.gap_us
+        else:
+            pane_us, offset_us = spec.window.pane_us, spec.window.offset_us
+    if spec.part_column:
+        columns.add(composed.column(spec.part_column))
     plain: list[tuple[str, int]] = []
     counted: list[tuple[str, str]] = []  # name, condition
     sets: dict[str, list[tuple[str, str]]] = {}  # by value: name, condition
@@ -101,6 +111,8 @@ def row_partials(
         keys=len(spec.key_columns),
         pane_us=pane_us,
         offset_us=offset_us,
+        gap_us=gap_us,
+        in_parts=bool(spec.part_column),
         merges=merges,
         plain=tuple(plain),
         values=tuple(values),

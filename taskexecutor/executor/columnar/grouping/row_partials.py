@@ -1,4 +1,5 @@
-"""Groups rows by key and pane, and merges each row's contributions to the partial results.
+"""Groups rows by key and pane, or part of a session, and merges each row's contributions to the
+partial results.
 
 A row's contribution is a partial result, so it merges in the same way. Lists of distinct values are
 made here: a pair of a group and a value is looked up once for all lists with different conditions.
@@ -42,14 +43,17 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPartials:
-    """Describes the columns of the rows: keys, the time in microseconds if there are panes, and
-    others that are identified by index.
+    """Describes the columns of the rows: keys, the time in microseconds if there are panes or
+    sessions, the part of the session if `in_parts`, and others that are identified by index.
     """
 
-    schema: pa.Schema  # of the result: keys, start and end of the pane, partial columns, row count
+    # of the result: keys, start and end of the pane or session, partial columns, row count
+    schema: pa.Schema
     keys: int  # number of key columns
-    pane_us: int  # 0 without panes
+    pane_us: int  # 0 without panes; of sessions: the intervals that divide them
     offset_us: int  # of the panes
+    gap_us: int = 0  # of the sessions; 0: there are none
+    in_parts: bool = False  # a column divides the sessions
     merges: Mapping[str, str]  # of the partial columns except the row count
     # Partial columns and the indices of their source columns. Each row counts 1 for partial columns
     # that are listed nowhere.
@@ -60,16 +64,21 @@ class RowPartials:
     bits: int | None = None  # index of the column of these bits
 
     def grouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns one row per key and pane."""
+        """Returns one row per key and pane, or part of a session."""
         by = rows.columns[: self.keys]
-        if self.pane_us:
+        if self.in_parts:
+            by.append(rows.column(self.keys + 1))
+        elif self.pane_us:
             by.append(self._panes(rows.column(self.keys)))
         groups = group(by) if by else one_group(rows.num_rows)
         first = pa.array(groups.first_rows())
         result = [column.take(first) for column in by]
-        if self.pane_us:
-            pane = result.pop()
-            start = pc.add(pc.multiply(pane, self.pane_us), self.offset_us)
+        if self.gap_us:
+            times = rows.column(self.keys)
+            start, last = (merge_column(how, times, groups, {}) for how in ("min", "max"))
+            result[-1:] = [start, pc.add(last, self.gap_us)]
+        elif self.pane_us:
+            start = pc.add(pc.multiply(result.pop(), self.pane_us), self.offset_us)
             result += [start, pc.add(start, self.pane_us)]
         names = self.schema.names[len(result) :]
         columns = {name: rows.column(place) for name, place in self.plain}

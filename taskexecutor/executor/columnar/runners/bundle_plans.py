@@ -15,6 +15,7 @@ from firesteel.operator import PlanMeter
 from firesteel.operators import Spec
 from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
+from taskexecutor.executor.columnar.cached_plans.leaf_columns import leaf_columns
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
@@ -31,6 +32,7 @@ from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.runners import messages
+from taskexecutor.executor.columnar.runners.grouped_columns import GroupedColumns, grouped_outside
 from taskexecutor.executor.columnar.runners.messages import MessageBundles
 from taskexecutor.executor.columnar.runners.runner import NewPlan, Runner
 from taskexecutor.executor.columnar.schemas import conform, to_arrow, to_spark
@@ -38,6 +40,9 @@ from taskexecutor.executor.columnar.schemas import conform, to_arrow, to_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+
+_Plan = ColumnBundles | GroupedColumns | MessageBundles
 
 
 class BundlePlans:
@@ -65,7 +70,7 @@ class BundlePlans:
         self._canonical = to_arrow(self._spark_schema)
         self._specs = tuple(specs)
         self._attempts = ATTEMPTS if schema.names else 0
-        self._plan: ColumnBundles | MessageBundles | None = None
+        self._plan: _Plan | None = None
         kind = "whole" if whole else "rows" if by_row else "bundles"
         self._key = cache_key(self._spark_schema, specs, kind)
         self._loader = BundleLoader(engine.session, engine.bundles, schema)
@@ -128,6 +133,8 @@ class BundlePlans:
                 self._plan = self._engine.plan_cache.take(
                     self._key, lambda plan: is_still(session, plan.cached, specs)
                 )
+            if isinstance(self._plan, GroupedColumns):
+                self._plan.meter = self._meter
         self._attempts -= 1
         if self._plan is None:
             self._plan = attempted(self._meter, self._made)
@@ -141,24 +148,27 @@ class BundlePlans:
             table = pa.Table.from_batches(conforming, self._schema)
             if not self._schema.equals(self._canonical):
                 table = table.cast(self._canonical)
-        self._meter.ran_cached()
         assert self._plan is not None
+        if isinstance(self._plan, GroupedColumns):
+            yield from self._plan.run(table, schema, group)
+            return
+        self._meter.ran_cached()
         yield from self._plan.run(table, schema, group, self._meter)
 
     def close(self) -> None:
         plan, self._plan = self._plan, None
-        if isinstance(plan, ColumnBundles):
+        if isinstance(plan, ColumnBundles | GroupedColumns):
             self._engine.plan_cache.put(self._key, plan)
         elif plan is not None:
             plan.close()
 
-    def _made(self) -> ColumnBundles | MessageBundles:
+    def _made(self) -> _Plan:
         engine = self._engine
         enter = ColumnSink.suits(engine, self._spark_schema)
         obstacle = choose.columns_pass(self._schema, enter=enter)
         if not obstacle:
             leaf = rows.frame(engine, self._spark_schema)
-            by_arrow = functools.partial(ColumnSink.groups, engine)
+            by_arrow = functools.partial(grouped_outside, engine)
             allowed = (WHOLE if self._whole else ROW_BY_ROW) | rows.LEAF
             try:
                 cached = reusable_plan(
@@ -177,6 +187,10 @@ class BundlePlans:
             leave = ColumnSink.suits(engine, cached.rows.schema)
             obstacle = choose.columns_pass(self._schema, enter=enter, leave=leave)
             if not obstacle:
+                if cached.grouping is not None:
+                    given = leaf_columns(engine, cached.physical)
+                    if given is not None:
+                        return GroupedColumns(engine, cached, given, None, self._meter)
                 return ColumnBundles(engine, cached, whole=self._whole)
         if self._whole or self._by_row:
             raise NotReusable(obstacle)
@@ -189,7 +203,7 @@ class _CachedBundle(Runner):
     def __init__(
         self,
         plans: BundlePlans,
-        plan: ColumnBundles | MessageBundles,
+        plan: _Plan,
         bundle: Sequence[pa.RecordBatch],
         rows: int,
     ) -> None:

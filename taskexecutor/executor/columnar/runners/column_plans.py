@@ -30,7 +30,11 @@ from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.plan_cache import CachedPlan
-from taskexecutor.executor.columnar.runners.grouped_columns import GroupedColumns, latest_us
+from taskexecutor.executor.columnar.runners.grouped_columns import (
+    GroupedColumns,
+    grouped_outside,
+    latest_us,
+)
 from taskexecutor.executor.columnar.schemas import to_arrow
 
 if TYPE_CHECKING:
@@ -126,19 +130,9 @@ class ColumnPlans:
         return bool(to_arrow(self._schema).field(self._watermarks.column).type == _TIME)
 
     def _by_arrow(self, given: GivenRows) -> bool:
-        leave = ColumnSink.suits(self._engine, given.frame.schema)
-        unchanged = leave and given.numbers and self._are_columns(given)
-        return not choose.grouped_outside(numbers=given.numbers, leave=leave, unchanged=unchanged)
-
-    def _are_columns(self, given: GivenRows) -> bool:
-        """Returns whether the contributions are columns of the source."""
-        if not self._time_is_plain:
-            return False
-        columns = leaf_columns(self._engine, given.frame._jdf.queryExecution().executedPlan())
-        return columns is not None and all(
-            column is not None or place == given.grouping.bits
-            for place, column in enumerate(columns)
-        )
+        if self._time_is_plain:
+            return grouped_outside(self._engine, given)
+        return ColumnSink.groups(self._engine, given)
 
 
 class SourcePlan(CachedPlan, Protocol):

@@ -1,4 +1,4 @@
-"""Groups the columns of a source's rows with Arrow. Contributions to partial results that are Arrow
+"""Groups the columns of rows with Arrow. Contributions to partial results that are Arrow
 columns already do not enter Spark; Spark computes only the others.
 """
 
@@ -11,10 +11,17 @@ import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
 from taskexecutor.executor.columnar import choose
-from taskexecutor.executor.columnar.cached_plans.leaf_columns import BySecond, LeafColumn, decoded
+from taskexecutor.executor.columnar.cached_plans.leaf_columns import (
+    BySecond,
+    LeafColumn,
+    decoded,
+    leaf_columns,
+)
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import ReusablePlan
+from taskexecutor.executor.columnar.cached_plans.row_partials import GivenRows
 from taskexecutor.executor.columnar.cached_plans.wanted_rows import WantedRows
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
+from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.grouping.columns import as_array, column_of, numbers_in
 from taskexecutor.executor.columnar.grouping.grouping import Groups, group
 from taskexecutor.executor.columnar.grouping.merging import ROWS, merge_partials
@@ -30,6 +37,21 @@ _FEW = 8
 # Rows with this many bytes of text are grouped where they were read, unless their batches are
 # small: concatenating them would copy all texts for the few chosen rows.
 _TEXT_BYTES, _BATCH_ROWS = 32, 8_192
+
+
+def grouped_outside(engine: SparkEngine, given: GivenRows) -> bool:
+    """Returns whether to group the contributions of a plan over columns here."""
+    leave = ColumnSink.suits(engine, given.frame.schema)
+    unchanged = leave and given.numbers and _are_columns(engine, given)
+    return not choose.grouped_outside(numbers=given.numbers, leave=leave, unchanged=unchanged)
+
+
+def _are_columns(engine: SparkEngine, given: GivenRows) -> bool:
+    """Returns whether the contributions are columns of the rows that enter the plan."""
+    columns = leaf_columns(engine, given.frame._jdf.queryExecution().executedPlan())
+    return columns is not None and all(
+        column is not None or place == given.grouping.bits for place, column in enumerate(columns)
+    )
 
 
 class GroupedColumns:
@@ -55,9 +77,11 @@ class GroupedColumns:
         self._time = time
         self.meter = meter
         self._rows = _LISTED_ROWS if self._grouping.values else _GROUPED_ROWS
+        if self._grouping.gap_us:  # parts of sessions that are grouped apart stay apart
+            self._rows = _MOST_ROWS
         self._merges = {**self._grouping.merges, ROWS: "sum"}
         self._by = [name for name in self._grouping.schema.names if name not in self._merges]
-        self._piecewise = not self._grouping.values
+        self._piecewise = not self._grouping.values and not self._grouping.gap_us
         self._computed: list[_Computed] = []
         for seconds in dict.fromkeys(each for each in given if not isinstance(each, LeafColumn)):
             places = [place for place, each in enumerate(given) if each == seconds]
