@@ -75,8 +75,12 @@ SECONDS = TumblingSpec(size_us=1_000_000)
 
 
 def window_aggregate(*expressions: str, window: WindowSpec = SECONDS) -> PartialWindowAggregateSpec:
+    """Spark groups the rows, because the contribution of a row is unknown."""
     partial = {f"_p{number}": text for number, text in enumerate(expressions)}
-    aggregates = (AggregateExpression(sql="", name="total", partial=partial, merge={}, final=""),)
+    merge = {name: text.partition("(")[0] for name, text in partial.items()}
+    aggregates = (
+        AggregateExpression(sql="", name="total", partial=partial, merge=merge, final=""),
+    )
     return PartialWindowAggregateSpec(
         key_columns=("k",), window=window, time_column="t", aggregates=aggregates
     )

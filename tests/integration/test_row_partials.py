@@ -125,6 +125,10 @@ def aggregate_spec(
     )
 
 
+def doubled(df: DataFrame) -> DataFrame:
+    return df.withColumn("small", df.small + df.small)
+
+
 def cached_plan(
     engine: SparkEngine,
     keys: tuple[str, ...],
@@ -134,8 +138,8 @@ def cached_plan(
     by_row: bool = False,
 ) -> tuple[BundlePlans, PartialWindowAggregateSpec, ColumnBundles | GroupedColumns]:
     spec = aggregate_spec(keys, window, aggregates)
-    doubled = TransformSpec(function=lambda df: df.withColumn("small", df.small + df.small))
-    plans = BundlePlans(engine, ROWS, [doubled, spec], PlanMeter(TaskClock()), by_row=by_row)
+    before = TransformSpec(function=doubled)
+    plans = BundlePlans(engine, ROWS, [before, spec], PlanMeter(TaskClock()), by_row=by_row)
     plans.make()
     assert isinstance(plans._plan, ColumnBundles | GroupedColumns)
     return plans, spec, plans._plan
@@ -179,12 +183,14 @@ def assert_grouped_as_by_spark(
 
 
 def grouped_by_spark(
-    engine: SparkEngine, rows: list[dict[str, object]], spec: PartialWindowAggregateSpec
+    engine: SparkEngine,
+    rows: list[dict[str, object]],
+    spec: PartialWindowAggregateSpec,
+    before: Callable[[DataFrame], DataFrame] = doubled,
 ) -> pa.Table:
     loader = BundleLoader(engine.session, engine.bundles, ROWS)
     with loader.dataframe(table(rows).to_batches()) as frame:
-        small = frame.withColumn("small", frame.small + frame.small)
-        right = composed.partial_window_aggregate(small, spec, cores=1)
+        right = composed.partial_window_aggregate(before(frame), spec, cores=1)
         return right.toArrow().cast(to_arrow(right.schema))
 
 
@@ -356,7 +362,7 @@ def test_a_column_divides_sessions(engine: SparkEngine) -> None:
     spec = replace(aggregate_spec(("key",), SESSIONS, aggregates), part_column="part")
     rows = [*some_rows(4), *({**row, "at": None} for row in some_rows(5))]
     expected = grouped_by_spark(engine, rows, spec)
-    plans = column_plans(engine, lambda df: df.withColumn("small", df.small + df.small), spec)
+    plans = column_plans(engine, doubled, spec)
     plan = plans.plan()
     assert isinstance(plan, GroupedColumns)
     needed = table(rows).select([name for name in ROWS.names if name in plan.columns])
@@ -364,6 +370,22 @@ def test_a_column_divides_sessions(engine: SparkEngine) -> None:
     order = ["key", "window_start", "window_end", "_rows"]
     assert_same(ordered(found.to_pylist(), order), ordered(expected.to_pylist(), order))
     plans.close()
+
+
+def test_bundles_of_numbers_that_are_columns_are_grouped_by_arrow(engine: SparkEngine) -> None:
+    spec = aggregate_spec(("key",), SESSIONS, AS_THEY_ARE)
+    rows = some_rows(6, 2)
+    for made in (1, 0):  # the second operator gets the plan of the first one
+        meter = PlanMeter(TaskClock())
+        plans = BundlePlans(engine, ROWS, [spec], meter)
+        plans.make()
+        assert isinstance(plans._plan, GroupedColumns) and not plans._plan._computed
+        expected = grouped_by_spark(engine, rows, spec, lambda df: df)
+        (found,) = plans.run(table(rows).to_batches(), expected.schema, "test")
+        order = ["key", "window_start"]
+        assert_same(ordered(found.to_pylist(), order), ordered(expected.to_pylist(), order))
+        assert (meter.counts.made, meter.counts.cached_runs) == (made, 1)
+        plans.close()
 
 
 @pytest.mark.parametrize(

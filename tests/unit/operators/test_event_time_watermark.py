@@ -69,7 +69,7 @@ def test_the_column_of_times_is_dropped() -> None:
 PARTS = replace(SPEC, parts=SessionParts(column="part", gap_us=10))
 
 
-def parts(harness: OperatorHarness, *times_us: int) -> list[int]:
+def parts(harness: OperatorHarness, *times_us: int | None) -> list[int]:
     harness.process(batch(*times_us))
     column: list[int] = harness.batches[-1].column("part").to_pylist()
     return column
@@ -89,6 +89,13 @@ def test_parts_are_intervals_until_a_consumer_may_have_a_watermark() -> None:
     harness.idle(idle=False)
     assert parts(harness, 100, 109, 110) == [100, 109, 110]
     assert parts(in_parts(harness.checkpoint(1)), 100, 109) == [100, 109]
+
+
+def test_rows_without_a_time_have_no_part() -> None:
+    harness = in_parts()
+    assert parts(harness, 100, None, 109) == [109, 109]
+    harness.idle()
+    assert parts(harness, None, 100) == [100]
 
 
 def test_a_subtask_without_rows_holds_no_consumer_back_either() -> None:
