@@ -23,7 +23,11 @@ from firesteel.common.resources import ResourceProfile
 from firesteel.connectors.table_source import TableSource
 from firesteel.errors import InvalidProgram
 from firesteel.operators import SourceSpec
-from firesteel.plan.event_time import check_event_times, growing_states
+from firesteel.plan.event_time import (
+    check_event_times,
+    growing_states,
+    late_between_partitions,
+)
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.local_modules import local_modules
 from firesteel.plan.local_rows import LocalTable, written
@@ -234,6 +238,8 @@ class Program:
         if not batch:
             check_ends(pending)
             check_event_times(pending)
+            for surprise in late_between_partitions(pending):
+                _warn(surprise)
             if not conf.get(options.CHECKPOINT_INTERVAL):
                 for surprise in never_committed(pending):
                     _warn(surprise)
@@ -251,7 +257,9 @@ class Program:
             job_id=JobId(random_id()),
             name=job_name,
             default_parallelism=conf.get(options.PARALLELISM),
-            default_max_parallelism=conf.get(options.MAX_PARALLELISM),
+            default_max_parallelism=conf.get(options.MAX_PARALLELISM)
+            if conf.is_set(options.MAX_PARALLELISM)
+            else None,
             chaining_enabled=conf.get(options.OPERATOR_CHAINING),
             # not the whole configuration: the client's paths mean nothing to the job
             config=own,

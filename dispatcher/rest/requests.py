@@ -23,8 +23,10 @@ class Refusal(Exception):
         self.status = status
 
 
-async def json_body(request: web.Request) -> Mapping[str, Any]:
-    """Returns the JSON object of the body; an empty one if there is none."""
+async def json_body(request: web.Request, *fields: str) -> Mapping[str, Any]:
+    """Returns the JSON object of the body; an empty one if there is none. Raises Refusal for fields
+    other than `fields`, unless there are none of them.
+    """
     content = await request.read()
     if not content.strip():
         return {}
@@ -34,6 +36,11 @@ async def json_body(request: web.Request) -> Mapping[str, Any]:
         raise Refusal(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise Refusal(400, "the body is not a JSON object")
+    for name in body if fields else ():
+        if name not in fields:
+            raise Refusal(
+                400, f"the field {name[:80]!r} is unknown; allowed are {', '.join(fields)}"
+            )
     return body
 
 
@@ -42,6 +49,14 @@ def text_of(body: Mapping[str, Any], name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise Refusal(400, f"{name} must be a string, not {value!r}")
     return value or ""
+
+
+def one_of(body: Mapping[str, Any], name: str, *allowed: str) -> str:
+    """Returns one of `allowed`, or an empty text if there is none."""
+    value = text_of(body, name)
+    if value and value not in allowed:
+        raise Refusal(400, f"{name} {value[:80]!r} is not one of {', '.join(allowed)}")
+    return value
 
 
 def path_of(body: Mapping[str, Any], name: str) -> str:

@@ -15,6 +15,7 @@ from aiohttp import web
 from dispatcher.rest.gateway import Gateway, Metadata
 from dispatcher.rest.requests import Refusal
 from firesteel._proto import job_master_pb2
+from firesteel.common.config import options
 from firesteel.common.ids import is_id
 from firesteel.common.rpc.status import Reason, reason_of
 
@@ -23,6 +24,21 @@ _PAUSE_S = 0.3
 _LOST_AFTER_S = 5.0  # a call that is interrupted later was received
 _ADOPT_S = 2.0  # a poll does not wait longer for the JobMaster's answer
 _AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+
+
+async def check(
+    gateway: Gateway, request: web.Request, taking: job_master_pb2.TakeCheckpointRequest
+) -> None:
+    """Raises Refusal if the job is unknown, or if it runs and its savepoint has no directory."""
+    details = await gateway.details(request)
+    if taking.savepoint and not taking.directory and not details.status.globally_terminal:
+        configuration = await gateway.configuration(request, details)
+        if not configuration.get(options.SAVEPOINT_DIR):
+            raise Refusal(
+                400,
+                "there is no directory for the savepoint: name one, or set"
+                f" {options.SAVEPOINT_DIR.key} for the job",
+            )
 
 
 async def taken(

@@ -10,7 +10,6 @@ Every error is one of firesteel.errors, with one sentence on what is wrong and w
 from __future__ import annotations
 
 import dataclasses
-import os
 import tempfile
 import time
 from collections import deque
@@ -45,7 +44,7 @@ from firesteel.client.job_details import (
     Rescaled,
     StopProgress,
 )
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, absolute, absolute_directories, options
 from firesteel.common.ids import JobId, VertexId
 from firesteel.common.inspections import (
     FlameGraph,
@@ -135,7 +134,9 @@ class Client:
             for _, blob in prepared:
                 self._check_blob_size(blob)
             graph = dataclasses.replace(
-                job_graph, blobs=(*job_graph.blobs, *(blob for _, blob in prepared))
+                job_graph,
+                blobs=(*job_graph.blobs, *(blob for _, blob in prepared)),
+                config=absolute_directories(job_graph.config),
             )
             specs_bytes = sum(len(o.spec) for v in graph.vertices for o in v.operators)
             self._check_payload_size(graph, specs_bytes)  # larger messages cannot be made
@@ -792,11 +793,6 @@ def _with_doubt(error: FiresteelError, unknown: str) -> FiresteelError:
     if unknown and isinstance(error, ClusterUnreachable):
         return ClusterUnreachable(f"{error}{unknown}")
     return error
-
-
-def absolute(path: str) -> str:
-    """A path as the cluster's processes understand it; URIs and nothing stay as they are."""
-    return path if not path or "://" in path else os.path.abspath(path)
 
 
 def raise_unless_finished(details: JobDetails) -> None:

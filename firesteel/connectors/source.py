@@ -105,6 +105,8 @@ class Source:
     bounded: ClassVar[bool] = True
     # Whether the source derives the event time of a timestamp column itself.
     finds_event_time: ClassVar[bool] = False
+    # Whether it reads partitions side by side, whose rows are ordered, and keeps their watermarks.
+    has_partitions: ClassVar[bool] = False
 
     @property
     def display_name(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from firesteel.errors import InvalidProgram
-from firesteel.operators import SourceSpec
+from firesteel.operators import AssignWatermarksSpec, SourceSpec
 from firesteel.operators.watermarks import MULTIPLE_WATERMARK_POLICY
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
@@ -75,6 +75,25 @@ def growing_states(graph: StreamGraph) -> Iterable[str]:
                 yield (
                     f"{node} keeps all rows of its streams forever, and {endless[0]}"
                     f" {_end_of(endless[0])}; bound what it keeps with {instead}"
+                )
+
+
+def late_between_partitions(graph: StreamGraph) -> Iterable[str]:
+    """Yields warnings about watermarks that are assigned to the mixed rows of partitions."""
+    for node in graph.nodes:
+        if not isinstance(node.spec, AssignWatermarksSpec):
+            continue
+        before = [each for each in graph.leading_to([node]).nodes if each is not node]
+        if any(each.spec.emits_watermarks for each in before):
+            continue
+        for source in before:
+            if isinstance(source.spec, SourceSpec) and source.spec.source.has_partitions:
+                yield (
+                    f"{node} cannot tell the partitions of {source} apart: rows of a partition that"
+                    " is read later than others are late, and windows drop them. Pass the"
+                    " watermarks to the source, which keeps one for each partition:"
+                    " from_source(..., watermarks=Watermarks.bounded(...)), with a column of its"
+                    " format"
                 )
 
 

@@ -39,7 +39,7 @@ def build_job_graph(
     job_id: JobId,
     name: str,
     default_parallelism: int,
-    default_max_parallelism: int,
+    default_max_parallelism: int | None,
     chaining_enabled: bool,
     config: dict[str, str],
     batch: bool = False,

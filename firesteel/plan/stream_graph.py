@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from graphlib import TopologicalSorter
 
+from firesteel.common.config import options
 from firesteel.common.job_graph import Partitioner, ResultType, Scaling
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
@@ -138,9 +139,11 @@ class StreamGraph:
                 part.add_edge(edge)
         return part
 
-    def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
+    def resolved(
+        self, *, default_parallelism: int, default_max_parallelism: int | None
+    ) -> StreamGraph:
         """Returns a copy in which parallelism, max parallelism, groups and partitioners are
-        decided.
+        decided. Without `default_max_parallelism`, it depends on the parallelism.
 
         Raises InvalidProgram for duplicate uids, FORWARD between different parallelisms, a
         parallelism above its maximum, and a co-location group that spans slot sharing groups or
@@ -154,7 +157,7 @@ class StreamGraph:
             copy.parallelism = _parallelism(node, producers, default_parallelism)
             copy.scaling = _scaling(node)
             copy.max_parallelism = _max_parallelism(
-                copy, node.max_parallelism, default_max_parallelism
+                copy, node.max_parallelism or default_max_parallelism
             )
             groups = {p.slot_sharing_group for p in producers}
             inherited = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
@@ -190,14 +193,17 @@ def _scaling(node: StreamNode) -> Scaling:
     return Scaling.DEFAULT if node.parallelism is None else Scaling.CHOSEN
 
 
-# Flink's bounds: a power of two at least 1.5 times the parallelism, between 2^7 and 2^15.
-_LARGEST_MAX_PARALLELISM = 2**15
+_LARGEST_MAX_PARALLELISM = 2**15  # Flink's
 
 
-def _max_parallelism(node: StreamNode, wanted: int | None, default: int) -> int:
+def _max_parallelism(node: StreamNode, wanted: int | None) -> int:
+    """Returns the max parallelism: unless it is `wanted`, that of the option's default, or above
+    it, a power of two at least 1.5 times the parallelism.
+    """
     parallelism = node.parallelism or 1
     if wanted is None:
         roomy = 1 << (parallelism + parallelism // 2 - 1).bit_length()
+        default = options.MAX_PARALLELISM.default
         wanted = default if parallelism <= default else min(roomy, _LARGEST_MAX_PARALLELISM)
     if parallelism > wanted:
         raise InvalidProgram(

@@ -10,10 +10,13 @@ from firesteel import Environment
 from firesteel.common.config import (
     Configuration,
     ConfigurationError,
+    absolute_directories,
+    check_combinations,
     options,
     parse_definitions,
 )
 from firesteel.common.units import parse_duration_s, parse_size_bytes
+from firesteel.connectors import DiscardSink
 from firesteel.errors import InvalidProgram
 
 
@@ -234,3 +237,46 @@ def test_durations(text: str, seconds: float) -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"heartbeat.timeout": "2 s", "heartbeat.interval": "2 s"},
+            "heartbeat.timeout is 2 s, not longer than heartbeat.interval, which is 2 s",
+        ),
+        (
+            {"execution.checkpointing.interval": "1 s"},
+            "execution.checkpointing.dir is not: set the directory",
+        ),
+        (
+            {
+                "restart-strategy.type": "exponential-delay",
+                "restart-strategy.exponential-delay.initial-backoff": "2 h",
+            },
+            "initial-backoff is 7200 s, longer than",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_combinations(Configuration(values))
+
+
+def test_directories_are_relative_to_the_current_one(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = {
+        "execution.checkpointing.dir": "some/place",
+        "execution.checkpointing.savepoint-dir": "s3://bucket/place",
+        "parallelism.default": "2",
+    }
+    found = absolute_directories(values)
+    assert found == values | {"execution.checkpointing.dir": f"{tmp_path}/some/place"}
+
+
+def test_a_max_parallelism_below_the_parallelism_is_refused() -> None:
+    env = Environment(parallelism=3, configuration={"pipeline.max-parallelism": "2"})
+    env.from_sequence(1, 3).sink_to(DiscardSink())
+    with pytest.raises(InvalidProgram, match="has parallelism 3, over its max parallelism 2"):
+        env._program.job_graph("job")

@@ -42,7 +42,7 @@ class ActionRoutes:
         return web.Response(status=202)
 
     async def _stop(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "directory", "drain")
         return await self._savepoint(
             request,
             job_master_pb2.TakeCheckpointRequest(
@@ -54,7 +54,7 @@ class ActionRoutes:
         )
 
     async def _take_savepoint(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "directory")
         return await self._savepoint(
             request,
             job_master_pb2.TakeCheckpointRequest(
@@ -66,7 +66,7 @@ class ActionRoutes:
         self, request: web.Request, message: job_master_pb2.TakeCheckpointRequest
     ) -> web.Response:
         message.job_id, message.trigger_id = request.match_info["job"], random_id()
-        await self._gateway.details(request)  # an unknown job is refused now
+        await triggers.check(self._gateway, request, message)
         metadata = self._gateway.metadata(request)
 
         async def take() -> Json:
@@ -85,7 +85,7 @@ class ActionRoutes:
         return web.Response(status=204)
 
     async def _dispose(self, request: web.Request) -> web.Response:
-        path = required_path_of(await json_body(request), "path")
+        path = required_path_of(await json_body(request, "path"), "path")
         metadata = self._gateway.metadata(request)
 
         async def dispose() -> None:

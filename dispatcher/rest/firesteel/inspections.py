@@ -36,7 +36,7 @@ class InspectionRoutes:
         }
 
     async def _flame_graph(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "vertex", "subtask", "seconds", "type")
         sampling = StackSampling(seconds=_number(body, "seconds", SAMPLING_S))
         kind = FlameGraphType.named(text_of(body, "type") or "full")
         graph = await self._inspect(request, body, sampling)
@@ -46,7 +46,7 @@ class InspectionRoutes:
         )
 
     async def _rows(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "vertex", "subtask", "count")
         sampling = RowSampling(count=int(_number(body, "count", ROWS)))
         rows = await self._inspect(request, body, sampling)
         assert isinstance(rows, SampledRows)

@@ -19,6 +19,7 @@ from dispatcher.rest.requests import (
     Refusal,
     flag_of,
     json_body,
+    one_of,
     path_of,
     required_path_of,
     text_of,
@@ -27,6 +28,7 @@ from firesteel._proto import dispatcher_pb2, job_master_pb2
 from firesteel.common.ids import random_id
 from firesteel.common.rpc.status import Reason, reason_of
 
+_OF_SAVEPOINTS = ("formatType", "triggerId")  # fields
 _MOST = 2**15  # the highest maximum parallelism
 _ACCEPTED_S = 2.0  # a job that has not refused a change until then works on it
 
@@ -80,7 +82,7 @@ class ActionRoutes:
         return answer({}, status=202)
 
     async def _stop(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "targetDirectory", "drain", *_OF_SAVEPOINTS)
         return await self._checkpoint(
             request,
             body,
@@ -93,7 +95,7 @@ class ActionRoutes:
         )
 
     async def _take_savepoint(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "target-directory", "cancel-job", *_OF_SAVEPOINTS)
         return await self._checkpoint(
             request,
             body,
@@ -105,8 +107,9 @@ class ActionRoutes:
         )
 
     async def _take_checkpoint(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
-        full = text_of(body, "checkpointType") == "FULL"
+        body = await json_body(request, "checkpointType", "triggerId")
+        kind = one_of(body, "checkpointType", "CONFIGURED", "FULL", "INCREMENTAL")
+        full = kind == "FULL"
         return await self._checkpoint(
             request, body, job_master_pb2.TakeCheckpointRequest(full=full)
         )
@@ -118,9 +121,10 @@ class ActionRoutes:
         message: job_master_pb2.TakeCheckpointRequest,
     ) -> web.Response:
         """Starts a checkpoint or savepoint, whose outcome the client polls."""
+        one_of(body, "formatType", "CANONICAL", "NATIVE")
         message.job_id = request.match_info["job"]
         message.trigger_id = text_of(body, "triggerId") or random_id()
-        await self._gateway.details(request)  # an unknown job is refused now
+        await triggers.check(self._gateway, request, message)
         taking = triggers.taken(self._gateway, message, self._gateway.metadata(request))
         trigger = self._gateway.operations.start(taking, message.trigger_id)
         return answer({"request-id": trigger}, status=202)
@@ -166,7 +170,7 @@ class ActionRoutes:
         return answer({})
 
     async def _dispose(self, request: web.Request) -> web.Response:
-        body = await json_body(request)
+        body = await json_body(request, "savepoint-path", "triggerId")
         message = dispatcher_pb2.DisposeSavepointRequest(
             path=required_path_of(body, "savepoint-path")
         )

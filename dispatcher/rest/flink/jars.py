@@ -15,6 +15,18 @@ from dispatcher.rest.requests import TOKEN, Handler, Refusal, json_body, path_of
 from firesteel.common.config import options
 
 _CLAIM_MODES = ("CLAIM", "NO_CLAIM")
+_FIELDS = (
+    "entryClass",
+    "programArgs",
+    "programArgsList",
+    "parallelism",
+    "jobId",
+    "allowNonRestoredState",
+    "savepointPath",
+    "claimMode",
+    "restoreMode",
+    "flinkConfiguration",
+)
 # The parameters of a URL, which Flink accepts as well as the fields of a body.
 _PARAMETERS = {
     "entryClass": "entry-class",
@@ -71,7 +83,7 @@ class JarRoutes:
 
     async def _executed(self, request: web.Request, *, plan_only: bool) -> ProgramRun:
         program = self._programs.store.find(request.match_info["jar"])
-        fields = _fields(await json_body(request), request)
+        fields = _fields(await json_body(request, *_FIELDS), request)
         await self._gateway.record_program(request)
         return await self._programs.run(
             program,
@@ -158,6 +170,8 @@ def _overrides(fields: Mapping[str, Any]) -> dict[str, str]:
     given = fields.get("flinkConfiguration", {})
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
         raise Refusal(400, "flinkConfiguration must be an object with strings")
+    for key in (options.CHECKPOINT_DIR.key, options.SAVEPOINT_DIR.key):
+        path_of(given, key)
     overrides = dict(given)
     if parallelism := fields.get("parallelism"):
         overrides[options.PARALLELISM.key] = str(parallelism)

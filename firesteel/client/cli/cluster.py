@@ -24,7 +24,7 @@ from firesteel.client.cli.arguments import (
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
 from firesteel.client.signals import INTERRUPTED
 from firesteel.common import metrics_targets
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, check_heartbeats, options
 from firesteel.common.installation import SERVICES, service_environment
 from firesteel.common.process import module_command
 from firesteel.common.security.listening import uses_tls
@@ -116,6 +116,7 @@ def start(
     from firesteel.client.cluster import start_detached
 
     conf = configuration(definitions)
+    check_heartbeats(conf)
     if slots is not None:
         conf = conf.with_overrides({options.TASK_SLOTS.key: str(slots)})
     if target != "local":

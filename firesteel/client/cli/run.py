@@ -28,7 +28,7 @@ from firesteel.client.cli.targets import (
     start_application,
 )
 from firesteel.client.signals import INTERRUPTED, exiting, is_ending
-from firesteel.common.config import Configuration, options, parse_definitions
+from firesteel.common.config import Configuration, absolute, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
 if TYPE_CHECKING:
@@ -379,8 +379,6 @@ def _job_overrides(
 
 
 def _recovery(path: str | None, allow_unmatched: bool, claim_mode: str | None) -> dict[str, str]:
-    from firesteel.client.client import absolute
-
     if path is None:
         if allow_unmatched or claim_mode:
             raise FiresteelError("-n and -c require a savepoint: specify one with -s")

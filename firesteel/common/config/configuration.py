@@ -22,10 +22,13 @@ from firesteel.common.config.options import (
     CHECKPOINT_MAX_CONCURRENT,
     CHECKPOINT_MODE,
     CHECKPOINT_UNALIGNED,
+    HEARTBEAT_INTERVAL,
+    HEARTBEAT_TIMEOUT,
     OPTIONS,
     RESTART_BACKOFF,
     RESTART_MAX_BACKOFF,
     RESTART_STRATEGY,
+    SAVEPOINT_DIR,
     Option,
 )
 from firesteel.common.config.redaction import is_sensitive, redacted
@@ -147,6 +150,19 @@ def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str
             )
         values[key.strip()] = value.strip()
     return values
+
+
+def absolute(path: str) -> str:
+    """Returns a path as the processes of a cluster understand it. URIs and nothing stay as they
+    are.
+    """
+    return path if not path or "://" in path else os.path.abspath(path)
+
+
+def absolute_directories(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the values with absolute paths of the directories of checkpoints and savepoints."""
+    keys = (CHECKPOINT_DIR.key, SAVEPOINT_DIR.key)
+    return {**values, **{key: absolute(values[key]) for key in keys if key in values}}
 
 
 # -- files
@@ -305,8 +321,20 @@ def restart_strategy(conf: Configuration) -> str:
     return conf.get(RESTART_STRATEGY)
 
 
+def check_heartbeats(conf: Configuration) -> None:
+    """Raises ConfigurationError if processes would be declared dead between two heartbeats."""
+    interval_s, timeout_s = conf.get(HEARTBEAT_INTERVAL), conf.get(HEARTBEAT_TIMEOUT)
+    if timeout_s <= interval_s:
+        raise ConfigurationError(
+            f"{HEARTBEAT_TIMEOUT.key} is {timeout_s:g} s, not longer than"
+            f" {HEARTBEAT_INTERVAL.key}, which is {interval_s:g} s: every process would be declared"
+            " dead between two heartbeats"
+        )
+
+
 def check_combinations(conf: Configuration) -> None:
     """Raises ConfigurationError if options of a job contradict each other."""
+    check_heartbeats(conf)
     if restart_strategy(conf) == "exponential-delay":
         initial_s, max_s = conf.get(RESTART_BACKOFF), conf.get(RESTART_MAX_BACKOFF)
         if initial_s > max_s:

@@ -750,6 +750,7 @@ CHECKPOINT_TIMEOUT = _checkpoints.option(
     "duration",
     600.0,
     "Time after which an incomplete checkpoint is aborted.",
+    minimum=0.01,
 )
 CHECKPOINT_MIN_PAUSE = _checkpoints.option(
     "execution.checkpointing.min-pause",
@@ -835,7 +836,7 @@ BLOB_LIMIT = _jobs.option(
 
 _cluster = _Section("The cluster")
 HEARTBEAT_INTERVAL = _cluster.option(
-    "heartbeat.interval", "duration", 2.0, "Time between heartbeats."
+    "heartbeat.interval", "duration", 2.0, "Time between heartbeats.", minimum=0.001
 )
 HEARTBEAT_TIMEOUT = _cluster.option(
     "heartbeat.timeout",

@@ -35,7 +35,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 import click
 
 from firesteel.common import logs, metrics_targets, output
-from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
+from firesteel.common.config import (
+    Configuration,
+    ConfigurationError,
+    check_heartbeats,
+    options,
+    parse_definitions,
+)
 from firesteel.common.config.redaction import remember
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.process.log_files import keep_short
@@ -224,6 +230,7 @@ def service_main(
                         log.warning(warning)
                     if host is not None:
                         conf = conf.with_overrides({options.BIND_HOST.key: host})
+                    check_heartbeats(conf)
                     check_listens_securely(conf)
                     os.environ.update(conf.to_environment())
                 remember(conf.to_dict())

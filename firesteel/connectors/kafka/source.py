@@ -84,6 +84,7 @@ class KafkaSource(Source):
     """
 
     finds_event_time: ClassVar[bool] = True
+    has_partitions: ClassVar[bool] = True
 
     topics: tuple[str, ...]
     topic_pattern: str | None

@@ -61,6 +61,7 @@ def test_options_of_the_run_win_over_its_configuration() -> None:
         ({"programArgsList": [1]}, "list of strings"),
         ({"flinkConfiguration": {"a": 1}}, "object with strings"),
         ({"claimMode": "LEGACY"}, "CLAIM, NO_CLAIM"),
+        ({"flinkConfiguration": {"execution.checkpointing.dir": "here"}}, "relative path"),
         ({"savepointPath": 1}, "must be a string"),
     ],
 )

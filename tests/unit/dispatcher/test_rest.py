@@ -364,6 +364,18 @@ async def test_the_failure_of_a_savepoint_is_polled(rest, keys) -> None:
         (f"POST /jobs/{ENDED}/savepoints", b'{"target-directory": "here"}', "is a relative path"),
         ("POST /savepoint-disposal", b"{}", "savepoint-path is missing"),
         (f"POST /jobs/{ENDED}/savepoints", b'{"triggerId": "../x"}', "'../x' is not an id"),
+        (
+            f"POST /jobs/{ENDED}/savepoints",
+            b'{"targetDirectory": "/x"}',
+            "'targetDirectory' is unk",
+        ),
+        (f"POST /jobs/{ENDED}/savepoints", b'{"formatType": "X"}', "not one of CANONICAL, NATIVE"),
+        (f"POST /jobs/{ENDED}/checkpoints", b'{"checkpointType": "XX"}', "'XX' is not one of"),
+        (
+            f"POST /firesteel/v1/jobs/{ENDED}/stop",
+            b'{"drian": true}',
+            "allowed are directory, drain",
+        ),
         (f"PATCH /jobs/{ENDED}?mode=suspend", b"", "mode='suspend' is not allowed"),
         (f"GET /jobs/{ENDED}/exceptions?maxExceptions=-1", b"", "maxExceptions='-1'"),
     ],

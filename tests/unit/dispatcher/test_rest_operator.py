@@ -336,6 +336,13 @@ async def test_the_operator_takes_a_savepoint_and_stops_with_one(served: Served)
     assert (stopped.savepoint, stopped.stop, stopped.drain) == (True, True, True)
 
 
+@pytest.mark.parametrize("route", ["/jobs/{}/savepoints", "/jobs/{}/stop"])
+async def test_a_savepoint_without_a_directory_is_refused(served: Served, route: str) -> None:
+    answer = await served.client(f"POST {route.format(JOB)}", {}, 400)
+    assert "there is no directory for the savepoint" in answer["errors"][0]
+    assert not served.dispatcher.received
+
+
 async def test_the_operator_reads_why_a_savepoint_failed(served: Served) -> None:
     body = {"target-directory": "s3://savepoints", "cancel-job": False, "triggerId": FAILING}
     await served.client(f"POST /jobs/{JOB}/savepoints", body, 202)

@@ -10,8 +10,10 @@ import pytest
 
 from firesteel import CoProcessFunction, Environment, Sliding, Tumbling, Watermarks
 from firesteel.connectors import DiscardSink, FileSource
+from firesteel.connectors.kafka import Json, KafkaSource
 from firesteel.datastream import DataStream
 from firesteel.operators import JoinSpec
+from firesteel.plan.event_time import late_between_partitions
 
 
 def streams(mode: str = "streaming") -> tuple[DataStream, DataStream]:
@@ -128,3 +130,20 @@ def test_a_watermark_is_as_far_behind_as_the_earlier_times_of_pairs(
 
 def test_event_time_of_a_batch_only_ends() -> None:
     assert held_s(window(near(*streams("batch")), on="at")) == [0]
+
+
+def test_watermarks_after_a_source_with_partitions_cause_a_warning() -> None:
+    def orders(watermarks: Watermarks | None = None) -> DataStream:
+        source = KafkaSource("orders", bootstrap_servers="here:1", format=Json("at TIMESTAMP"))
+        stream = Environment().from_source(source, watermarks=watermarks, uid="orders")
+        return stream.transform(lambda df: df.where("at IS NOT NULL"))
+
+    def warnings(stream: DataStream) -> list[str]:
+        return list(late_between_partitions(stream._program.graph))
+
+    at = Watermarks.bounded("at")
+    (warning,) = warnings(orders().assign_timestamps_and_watermarks(at, name="Times"))
+    assert "cannot tell the partitions of 'Source: orders'" in warning
+    assert not warnings(orders(at))
+    assert not warnings(orders(at).assign_timestamps_and_watermarks(at))
+    assert not warnings(streams()[0].assign_timestamps_and_watermarks(at))
