@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from firesteel.common.metrics import Sample
-from firesteel.common.states import JobStatus
+from firesteel.common.states import JobStatus, running_since_ms
 from jobmaster.checkpoint_details import checkpoint_metrics
 from jobmaster.core.core import JobMasterCore
 
@@ -26,10 +26,10 @@ def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) 
     status, since_ms = graph.timestamps[-1]
     if not status.terminal:
         spent[status] += now_ms - since_ms
-    running = status is JobStatus.RUNNING
+    running_ms = running_since_ms(graph.timestamps)
     down = status in (JobStatus.FAILING, JobStatus.RESTARTING)
     values = {
-        "uptime": now_ms - since_ms if running else 0.0,
+        "uptime": now_ms - running_ms if running_ms is not None else 0.0,
         "downtime": now_ms - since_ms if down else 0.0,
         "runningTime": spent[JobStatus.RUNNING],
         "restartingTime": spent[JobStatus.RESTARTING],
@@ -41,7 +41,7 @@ def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) 
     }
     if core.job.checkpoints.interval_s is not None:
         values["checkpointInterval"] = core.job.checkpoints.interval_s * 1000
-        if running:
+        if running_ms is not None:
             last_ms = values.get("lastCheckpointCompletedTimestamp", 0.0)
             values["checkpointAge"] = now_ms - max(last_ms, since_ms)
     return [

@@ -23,6 +23,7 @@ INITIALIZING ─▶ CREATED ─▶ RUNNING ─▶ FINISHED
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 
@@ -224,3 +225,16 @@ def next_job_status(story: str, status: JobStatus, event: JobEvent) -> JobStatus
     if following is None:
         raise IllegalTransition(f"job {story}: {event.name} is illegal in {status.name}")
     return following
+
+
+def running_since_ms(changes: Iterable[tuple[JobStatus, int]]) -> int | None:
+    """Returns since when a job has been running; None if it is not. `changes` are its statuses and
+    when it entered them, oldest first. A JobMaster that adopts the tasks does not interrupt them.
+    """
+    since_ms, status = None, JobStatus.INITIALIZING
+    for status, entered_ms in changes:
+        if status is JobStatus.RUNNING:
+            since_ms = entered_ms if since_ms is None else since_ms
+        elif status not in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
+            since_ms = None
+    return since_ms if status is JobStatus.RUNNING else None

@@ -14,6 +14,7 @@ from firesteel.common.states import (
     JobStatus,
     TaskEvent,
     next_job_status,
+    running_since_ms,
 )
 
 
@@ -82,3 +83,50 @@ def test_messages_have_the_same_states() -> None:
         common_pb2.ExecutionState.items()
     )
     assert {f"JOB_{s.name}": s.value for s in JobStatus} == dict(common_pb2.JobStatus.items())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "since_ms"),
+    [
+        ([], None),
+        ([JobStatus.INITIALIZING, JobStatus.CREATED, JobStatus.RUNNING], 2),
+        (
+            [
+                JobStatus.INITIALIZING,
+                JobStatus.CREATED,
+                JobStatus.RUNNING,
+                JobStatus.INITIALIZING,
+                JobStatus.RECONCILING,
+                JobStatus.RUNNING,
+            ],
+            2,
+        ),
+        (
+            [
+                JobStatus.INITIALIZING,
+                JobStatus.CREATED,
+                JobStatus.RUNNING,
+                JobStatus.INITIALIZING,
+                JobStatus.RECONCILING,
+            ],
+            None,
+        ),
+        (
+            [
+                JobStatus.INITIALIZING,
+                JobStatus.CREATED,
+                JobStatus.RUNNING,
+                JobStatus.INITIALIZING,
+                JobStatus.CREATED,
+                JobStatus.RUNNING,
+            ],
+            5,
+        ),
+        ([JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.RUNNING], 3),
+        ([JobStatus.CREATED, JobStatus.RUNNING, JobStatus.FINISHED], None),
+    ],
+)
+def test_a_job_runs_since_its_last_interruption(
+    statuses: list[JobStatus], since_ms: int | None
+) -> None:
+    assert running_since_ms([(each, at_ms) for at_ms, each in enumerate(statuses)]) == since_ms

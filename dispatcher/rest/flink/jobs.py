@@ -23,7 +23,7 @@ from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.requests import Handler, count_of
 from firesteel.client.job_details import Attempt, JobDetails, JobOverview
 from firesteel.common.config import Configuration, options, restart_strategy
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import ExecutionState, JobStatus, running_since_ms
 from firesteel.errors import ErrorInfo
 
 _DEFAULT_EXCEPTIONS = 20
@@ -228,8 +228,9 @@ def job_metrics(details: JobDetails, now_ms: int) -> dict[str, float]:
     checkpoints = details.checkpoints
     completed = [c for c in checkpoints if c.state == "COMPLETED"]
     failed = sum(c.state == "FAILED" for c in checkpoints)
+    running_ms = running_since_ms(changes)
     metrics: dict[str, float] = {
-        "uptime": since_ms if details.status is JobStatus.RUNNING else 0,
+        "uptime": now_ms - running_ms if running_ms is not None else 0,
         "downtime": since_ms if down else 0,
         "runningTime": spent_ms[JobStatus.RUNNING],
         "restartingTime": spent_ms[JobStatus.RESTARTING],
