@@ -124,6 +124,8 @@ def serialized(
 
 
 def _is_static(plan: Any, statics: Mapping[int, StaticRows]) -> bool:
+    while plan.children().size() == 1:
+        plan = plan.children().head()
     return not plan.children().size() and _number(plan) in statics
 
 
@@ -216,6 +218,17 @@ def alias(jvm: Any, expression: Any, attribute: Any, name: str = "") -> Any:
         jvm.scala.Option.apply(attribute.metadata()),
         seq(jvm, []),
     )
+
+
+EXISTENCE = "EXISTENCE"
+
+
+def join_kind(join: Any) -> str:
+    """Returns how a node joins, such as "LEFT SEMI". An existence join, which adds to each row
+    whether it has a match, has no name in SQL.
+    """
+    how = join.joinType()
+    return EXISTENCE if how.getClass().getSimpleName() == "ExistenceJoin" else str(how.sql())
 
 
 def without_ids(text: str) -> str:

@@ -13,7 +13,7 @@ from firesteel.environment import Environment
 from firesteel.errors import InvalidProgram
 from firesteel.operators import JoinSpec
 from firesteel.operators.joins import EventTimes, How, IntervalSpec
-from firesteel.plan.catalyst_plan import items
+from firesteel.plan.catalyst_plan import alias, items
 from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
@@ -72,14 +72,17 @@ class Joins:
         streaming = [side.isStreaming() for side in sides].index(True)
         flow = self._flows.assigned(self._flow_of(sides[streaming]))
         static = sides[1 - streaming]
-        leaf = self._catalyst.leaf(output(static))
+        # Semi joins of one table share the ids of its columns.
+        catalyst, wanted = self._catalyst, output(static)
+        columns = [each.newInstance() for each in wanted]
+        named = [alias(catalyst.jvm, *pair) for pair in zip(columns, wanted, strict=True)]
+        side = catalyst.project(named, catalyst.leaf(columns))
         rows = self._rows(static)
-        below = [flow.plan, leaf] if streaming == 0 else [leaf, flow.plan]
-        number = output(static)[0].exprId().id()
+        below = [flow.plan, side] if streaming == 0 else [side, flow.plan]
         return replace(
             flow,
-            plan=plan.withNewChildren(self._catalyst.seq(below)),
-            statics={**flow.statics, number: rows},
+            plan=plan.withNewChildren(catalyst.seq(below)),
+            statics={**flow.statics, columns[0].exprId().id(): rows},
         )
 
     def _rows(self, static: Any) -> StaticTable:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.catalyst_plan import join_kind
 from taskexecutor.executor.analysis.plans import items, kind_of
 from taskexecutor.executor.analysis.row_by_row import OPERATORS, ROW_BY_ROW, RowByRow
 from taskexecutor.executor.analysis.step import Frame
@@ -113,7 +114,7 @@ class ByKey(RowByRow):
         if not self._within_keys(equal):
             super().check_join_of_both(join)
         # Unmatched rows of a side have null keys, so rows of different keys have equal ones.
-        kind = join.joinType().sql()
+        kind = join_kind(join)
         for side, is_filled in ((join.left(), "RIGHT"), (join.right(), "LEFT")):
             if kind in (f"{is_filled} OUTER", "FULL OUTER"):
                 for column in items(side.output()):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.catalyst_plan import EXISTENCE, join_kind
 from taskexecutor.executor.analysis.plans import analyzed, items, kind_of
 from taskexecutor.executor.analysis.random_numbers import (
     Seed,
@@ -55,7 +56,9 @@ ROW_BY_ROW = frozenset(
     }
 )
 # Joins that match each row of this side with the other side independently.
-_LEFT_SAFE = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI", "LEFT SINGLE"})
+_LEFT_SAFE = frozenset(
+    {"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI", "LEFT SINGLE", EXISTENCE}
+)
 _RIGHT_SAFE = frozenset({"INNER", "CROSS", "RIGHT OUTER"})
 
 _WINDOWS = "use key_by(...).window(...).apply(...), whose function gets whole windows"
@@ -224,7 +227,7 @@ class RowByRow:
         self.refuse("a join of its input with itself (Join)", self.instead)
 
     def _check_join(self, join: Any, left: bool) -> None:
-        kind = join.joinType().sql()
+        kind = join_kind(join)
         if kind not in (_LEFT_SAFE if left else _RIGHT_SAFE):
             side = "left" if left else "right"
             self.refuse(

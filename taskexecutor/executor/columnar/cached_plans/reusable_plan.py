@@ -28,6 +28,7 @@ from firesteel.common.logs import get_logger
 from firesteel.operator import PlanMeter
 from firesteel.operators import Spec
 from firesteel.operators.aggregates import aggregate_of
+from firesteel.plan.catalyst_plan import EXISTENCE, join_kind
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
 from taskexecutor.executor.columnar.cached_plans.passthrough import Passthrough, passthrough_of
@@ -77,7 +78,7 @@ _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 # Joins with rows that the plan holds, which Spark reads before the other side, by join types that
 # match each row of the other side independently. The held side is the right one, or the left one.
 _JOINS = frozenset({"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec"})
-_HELD_RIGHT = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"})
+_HELD_RIGHT = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI", EXISTENCE})
 _HELD_LEFT = frozenset({"INNER", "CROSS", "RIGHT OUTER"})
 _BROADCAST = "BroadcastExchangeExec"
 _LITERAL_ROWS = "LocalTableScanExec"
@@ -373,7 +374,7 @@ def _check(plan: Any, allowed: frozenset[str], tables: frozenset[int]) -> None:
     node = _kind(plan)
     if node in _JOINS:
         held = [_is_held(child, tables) for child in children]
-        if held in ([False, True], [True, False]) and plan.joinType().sql() in (
+        if held in ([False, True], [True, False]) and join_kind(plan) in (
             _HELD_RIGHT if held[1] else _HELD_LEFT
         ):
             _check(children[held.index(False)], allowed, tables)

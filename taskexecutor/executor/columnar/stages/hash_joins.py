@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from firesteel.plan.catalyst_plan import join_kind
 from taskexecutor.executor.columnar.columns.rows import rows_read
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.local_tasks import singleton
@@ -55,9 +56,10 @@ def _hinted(engine: SparkEngine, plan: Any, room_bytes: int) -> Any:
     if _kind(plan) != "Join" or not _is_equal_join(jvm, plan):
         return plan
     how, left, right = plan.joinType(), plan.left(), plan.right()
+    kind = join_kind(plan)
     sides = {
-        "left": (left, how.sql() in _HASHED_LEFT, how.sql() in _BROADCAST_LEFT),
-        "right": (right, how.sql() in _HASHED_RIGHT, how.sql() in _BROADCAST_RIGHT),
+        "left": (left, kind in _HASHED_LEFT, kind in _BROADCAST_LEFT),
+        "right": (right, kind in _HASHED_RIGHT, kind in _BROADCAST_RIGHT),
     }
     settings = engine.session._jsparkSession.sessionState().conf()  # type: ignore[union-attr]
     broadcast_bytes = settings.autoBroadcastJoinThreshold()
