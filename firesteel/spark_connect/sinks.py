@@ -13,11 +13,12 @@ noop                      drops the rows
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from firesteel.client.spark_programs.imports import SPARKS_LOG, has_sparks_log
 from firesteel.connectors import (
@@ -49,8 +50,6 @@ from firesteel.spark_connect.refusals import Refused, SparkError
 from firesteel.spark_connect.triggers import Trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from firesteel.datastream import DataStreamSink
     from firesteel.spark_connect.locations import Location
 
@@ -73,6 +72,7 @@ _UNSUPPORTED_FILE_OPTIONS = frozenset(
         *("quoteall", "timestampformat", "timestampntzformat"),
     }
 )
+_NO_TYPES_OF_FILES = ("variant", "geography", "geometry")
 # Formats that a package of Spark's provides, which writes them in foreachBatch.
 _PACKAGES = {
     "avro": "org.apache.spark:spark-avro",
@@ -338,6 +338,17 @@ def _files(
     if format == "json":
         given |= {"ignoreNullFields": given.pop("ignorenullfields", "true")}
     partition_by = tuple(request.partitioning_column_names)
+
+    def check(schema: StructType) -> None:
+        _check_partitions(schema, partition_by)
+        for field in schema.fields:
+            for name in _refused_types(field.dataType):
+                raise Refused(
+                    f"the column {field.name!r} has the type {name}, which the files of streams"
+                    " cannot hold: cast it to STRING, or write the batches with df.write in"
+                    " foreachBatch"
+                )
+
     try:
         sink = FileSink(path, format=format, options=given, partition_by=partition_by)
     except InvalidProgram as error:
@@ -348,8 +359,24 @@ def _files(
         batches=False,
         needs_location=True,
         sink=lambda _: sink,
-        check=lambda schema: _check_partitions(schema, partition_by),
+        check=check,
     )
+
+
+def _refused_types(kind: DataType) -> Iterator[str]:
+    """Yields the types among a type and its parts that Spark would read from files as others."""
+    if kind.typeName().partition("(")[0] in _NO_TYPES_OF_FILES or "interval" in kind.typeName():
+        yield kind.simpleString()
+    parts: list[DataType] = []
+    match kind:
+        case StructType():
+            parts = [field.dataType for field in kind.fields]
+        case ArrayType():
+            parts = [kind.elementType]
+        case MapType():
+            parts = [kind.keyType, kind.valueType]
+    for part in parts:
+        yield from _refused_types(part)
 
 
 def _check_file_options(format: str, own: tuple[str, ...], options: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -195,6 +196,28 @@ def test_spark_reads_any_string_from_csv(engine: SparkEngine, tmp_path: Path, co
     schema = "s STRING, d DOUBLE" if columns == 2 else "s STRING"
     read = engine.session.read.schema(schema).csv(str(tmp_path), header=True)
     assert read.toArrow().to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("escape", ['"', "\\"])
+def test_spark_reads_special_numbers_from_csv(
+    engine: SparkEngine, tmp_path: Path, escape: str
+) -> None:
+    special = [math.inf, -math.inf, math.nan, 2.5, None]
+    table = pa.table(
+        {
+            "d": pa.array(special, pa.float64()),
+            "f": pa.array(special[::-1], pa.float32()),
+            "s": ["nan", "inf", 'a"b', "c\\d", None],
+        }
+    )
+    with (tmp_path / "part.csv").open("wb") as stream:
+        writer = WRITERS["csv"](stream, table, {"header": "false", "escape": escape})
+        writer.write_table(table)
+        writer.write_table(table.slice(3, 1))
+        writer.close()
+    read = engine.session.read.schema("d DOUBLE, f FLOAT, s STRING")
+    found = read.csv(str(tmp_path), escape=escape).toArrow().to_pylist()
+    assert repr(found) == repr([*table.to_pylist(), *table.slice(3, 1).to_pylist()])
 
 
 def test_spark_reads_the_first_times_that_orc_may_have(engine: SparkEngine, tmp_path: Path) -> None:

@@ -148,6 +148,18 @@ QUERIES = {
             |> SELECT time, flight, dest
             """
         ),
+        "subqueries_of_one_table": spark.sql(
+            """
+            SELECT flights.flight, flights.dest, far.distance AS miles
+            FROM flights JOIN far ON flights.tailnum = far.tailnum AND far.flight = 51
+            WHERE flights.dest IN (SELECT dest FROM far WHERE distance > 2600)
+              AND flights.dest NOT IN (SELECT dest FROM far WHERE distance > 4900)
+              AND (flights.origin IN (SELECT origin FROM far WHERE carrier = 'HA')
+                   OR flights.carrier IN (SELECT carrier FROM far WHERE origin = 'EWR'))
+              AND EXISTS (SELECT 1 FROM far WHERE distance > 4900)
+              AND NOT EXISTS (SELECT 1 FROM far WHERE distance < 0)
+            """
+        ),
         "scalar_subqueries": spark.sql(
             """
             SELECT flight, (SELECT max(distance) FROM far WHERE far.carrier = f.carrier) AS farthest,

@@ -10,7 +10,16 @@ import pytest
 from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer
 from pyspark.sql.connect.proto.commands_pb2 import WriteStreamOperationStart
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    GeographyType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from firesteel.connectors import (
     DiscardSink,
@@ -100,6 +109,23 @@ def test_partition_columns_are_checked_against_the_schema() -> None:
     with pytest.raises(Refused) as refused:
         sink.check(schema("day date"))
     assert refused.value.condition == "ALL_PARTITION_COLUMNS_NOT_ALLOWED"
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv", "orc"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (VariantType(), "variant"),
+        (ArrayType(StructType().add("w", MapType(StringType(), VariantType()))), "variant"),
+        (DayTimeIntervalType(), "interval day to second"),
+        (GeographyType(4326), "geography"),
+    ],
+    ids=str,
+)
+def test_types_that_files_cannot_hold_are_refused(format: str, kind: DataType, name: str) -> None:
+    sink = checked(written(format, path="/out"))
+    with pytest.raises(Refused, match=f"column 'v' has the type {name}"):
+        sink.check(schema("n integer").add("v", kind))
 
 
 def test_kafka_is_checked_by_sparks_rules() -> None:

@@ -6,7 +6,7 @@ import bz2
 import gzip
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from taskexecutor.executor.connectors.files.parquet_writer import ParquetWriter
 from taskexecutor.executor.connectors.json_values import json_form
 
 _ONE_CHARACTER = "."
+_SPECIAL_NUMBERS = ((b"nan", b"NaN"), (b"inf", b"Infinity"))  # of Arrow, and of Spark
 _GREGORIAN = date(1582, 10, 15)  # the first day of the calendar
 _CODECS = "none|snappy|gzip|brotli|zstd|lz4"
 _ORC_CODECS = "none|uncompressed|snappy|zlib|zstd|lz4"
@@ -97,8 +98,9 @@ class _CsvWriter:
 
     def write_table(self, table: pa.Table) -> None:
         columns = [_csv_column(column) for column in table.columns]
-        if self._with_backslashes and any(map(_needs_escapes, columns)):
-            self._write_escaped(columns)
+        escapes = self._with_backslashes and any(map(_needs_escapes, columns))
+        if escapes or any(map(_has_special_numbers, columns)):
+            self._write_fields(columns)
         elif len(columns) == 1 and columns[0].null_count:
             self._write_lines(columns[0])
         else:
@@ -115,9 +117,11 @@ class _CsvWriter:
             texts = column.cast(pa.string()).fill_null('""').to_pylist()
             self._stream.write("".join(f"{text}\n" for text in texts).encode())
 
-    def _write_escaped(self, columns: list[pa.ChunkedArray]) -> None:
+    def _write_fields(self, columns: list[pa.ChunkedArray]) -> None:
         null = b'""' if len(columns) == 1 else b""  # see _write_lines
-        fields = [_escaped(column).fill_null(null) for column in columns]
+        specials = (b"\\", b'"') if self._with_backslashes else (b'"',)
+        escape = b"\\" if self._with_backslashes else b'"'
+        fields = [_field(column, specials, escape).fill_null(null) for column in columns]
         fields[-1] = pc.binary_join_element_wise(fields[-1], b"\n", b"")
         lines = pc.binary_join_element_wise(*fields, self._separator.encode())
         self._stream.write(b"".join(lines.to_pylist()))
@@ -134,13 +138,25 @@ def _is_quoted(column: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_string(column.type) or pa.types.is_binary(column.type))
 
 
-def _escaped(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns the bytes that are written for the values of a column; null for null."""
+def _has_special_numbers(column: pa.ChunkedArray) -> bool:
+    """Returns whether there are NaN or infinities, which Arrow writes as Spark does not read
+    them.
+    """
+    return pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py()
+
+
+def _field(column: pa.ChunkedArray, specials: Sequence[bytes], escape: bytes) -> pa.ChunkedArray:
+    """Returns the bytes that are written for the values of a column; null for null. `escape`
+    precedes each of `specials`.
+    """
     if not _is_quoted(column):
-        return column.cast(pa.string()).cast(pa.binary())
+        texts = column.cast(pa.string()).cast(pa.binary())
+        for written, read in _SPECIAL_NUMBERS if pa.types.is_floating(column.type) else ():
+            texts = pc.replace_substring(texts, written, read)
+        return texts
     value = column.cast(pa.binary())
-    for special in (b"\\", b'"'):
-        value = pc.replace_substring(value, special, b"\\" + special)
+    for special in specials:
+        value = pc.replace_substring(value, special, escape + special)
     return pc.binary_join_element_wise(b'"', value, b'"', b"")
 
 
