@@ -151,8 +151,8 @@ QUERIES = {
         "subqueries_of_one_table": spark.sql(
             """
             SELECT flights.flight, flights.dest, far.distance AS miles
-            FROM flights JOIN far ON flights.tailnum = far.tailnum AND far.flight = 51
-            WHERE flights.dest IN (SELECT dest FROM far WHERE distance > 2600)
+            FROM flights JOIN far ON flights.tailnum = far.tailnum AND far.flight = 59
+            WHERE flights.dest IN (SELECT dest FROM far WHERE distance > 2550)
               AND flights.dest NOT IN (SELECT dest FROM far WHERE distance > 4900)
               AND (flights.origin IN (SELECT origin FROM far WHERE carrier = 'HA')
                    OR flights.carrier IN (SELECT carrier FROM far WHERE origin = 'EWR'))
