@@ -168,7 +168,7 @@ def _python_functions(parts: Iterable[Any]) -> Iterator[Any]:
         name = part.getClass().getName()
         if not name.startswith(_CATALYST):
             continue  # another argument of a node's constructor
-        if name.endswith((".PythonUDF", ".PythonUDAF")):
+        if name.endswith((".PythonUDF", ".PythonUDAF", ".PythonUDTF")):
             yield part.func()
         if name.startswith(_LOGICAL_PLANS):
             pending += items(part.expressions())

@@ -140,7 +140,8 @@ def _context(request: FrontRequest, err: TextIO) -> ExecutionContext:
     """Returns how queries run: on the cluster of the program."""
 
     def submitted(job_id: str, graph: JobGraph) -> None:
-        print(f"Job has been submitted with JobID {job_id}", file=sys.stdout, flush=True)
+        # The standard output has what the program prints.
+        print(f"Job has been submitted with JobID {job_id}", file=err, flush=True)
         if url := context.client().dashboard_url():
             print(f"Dashboard: {url}#/jobs/{job_id}", file=err, flush=True)
 

@@ -56,6 +56,7 @@ class Catalyst:
             spark.expressions.EliminatePipeOperators,
         )
         joined = (
+            spark.optimizer.OptimizeOneRowRelationSubquery,
             spark.optimizer.RewriteNonCorrelatedExists,
             spark.optimizer.PullupCorrelatedPredicates,
             spark.optimizer.RewriteCorrelatedScalarSubquery,

@@ -48,6 +48,7 @@ _ROW_BY_ROW = frozenset(
 )
 # The methods of nodes that are refused, for messages.
 _METHODS = {
+    "LateralJoin": "LATERAL with a table, or with an outer join,",
     "Offset": "offset(), except after an aggregate in complete mode,",
     "Sort": "orderBy(), except after an aggregate in complete mode,",
 }

@@ -36,6 +36,17 @@ flights = spark.readStream.schema(SCHEMA).json(FLIGHTS)
 timed = flights.withWatermark("time", DELAY)
 flights.createOrReplaceTempView("flights")
 spark.read.schema(SCHEMA).json(FLIGHTS).where("distance > 2500").createOrReplaceTempView("far")
+
+
+class EndsOf:
+    """The two airports of a flight."""
+
+    def eval(self, origin: str, dest: str):
+        yield "from", origin
+        yield "to", dest
+
+
+spark.udtf.register("ends_of", F.udtf(EndsOf, returnType="end STRING, airport STRING"))
 airlines = spark.createDataFrame(carriers, "carrier STRING, name STRING")
 
 
@@ -158,6 +169,15 @@ QUERIES = {
                    OR flights.carrier IN (SELECT carrier FROM far WHERE origin = 'EWR'))
               AND EXISTS (SELECT 1 FROM far WHERE distance > 4900)
               AND NOT EXISTS (SELECT 1 FROM far WHERE distance < 0)
+            """
+        ),
+        "lateral": spark.sql(
+            """
+            SELECT flight, end, airport, kilometers
+            FROM flights,
+                 LATERAL ends_of(origin, dest),
+                 LATERAL (SELECT distance * 1.609344D AS kilometers)
+            WHERE flight % 20 = 1
             """
         ),
         "scalar_subqueries": spark.sql(

@@ -358,7 +358,7 @@ def test_a_query_that_its_program_leaves_is_stopped_and_continues_later(
     )
     assert again.returncode == 3, again.stderr
     assert re.search(r"\b13\|", again.stdout)
-    assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", again.stdout)
+    assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", again.stderr)
     ids = re.findall(r"^id (.*)$", first + again.stdout, re.M)
     assert len(ids) == 2
     assert ids[0] == ids[1]

@@ -32,7 +32,7 @@ COMPLETE = ("no_flight", "top", "all", "having", "planes")
 NAMES = (
     *("files", "rows_of_parquet", "stored_metadata"),
     *("rows", "sql", "subqueries", "subqueries_of_one_table", "scalar_subqueries"),
-    *("union", "pandas"),
+    *("lateral", "union", "pandas"),
     *("tumbling", "times", "sliding", "sessions", "unique"),
     *("unique_windows", "same_windows", "within_hours", "after_state"),
     *(
