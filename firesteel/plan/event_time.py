@@ -89,7 +89,7 @@ def late_between_partitions(graph: StreamGraph) -> Iterable[str]:
         for source in before:
             if isinstance(source.spec, SourceSpec) and source.spec.source.has_partitions:
                 yield (
-                    f"{node} cannot tell the partitions of {source} apart: rows of a partition that"
+                    f"{node} sees the rows of all partitions of {source} mixed: those of one that"
                     " is read later than others are late, and windows drop them. Pass the"
                     " watermarks to the source, which keeps one for each partition:"
                     " from_source(..., watermarks=Watermarks.bounded(...)), with a column of its"

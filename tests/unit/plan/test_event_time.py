@@ -143,7 +143,7 @@ def test_watermarks_after_a_source_with_partitions_cause_a_warning() -> None:
 
     at = Watermarks.bounded("at")
     (warning,) = warnings(orders().assign_timestamps_and_watermarks(at, name="Times"))
-    assert "cannot tell the partitions of 'Source: orders'" in warning
+    assert "sees the rows of all partitions of 'Source: orders'" in warning
     assert not warnings(orders(at))
     assert not warnings(orders(at).assign_timestamps_and_watermarks(at))
     assert not warnings(streams()[0].assign_timestamps_and_watermarks(at))
