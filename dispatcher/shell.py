@@ -69,7 +69,7 @@ from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageAway, StorageError
-from firesteel.common.config import Configuration, check_combinations, options
+from firesteel.common.config import Configuration, ConfigurationError, check_combinations, options
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
 from firesteel.common.leader import FixedLeader, LeaderRetriever
@@ -288,7 +288,10 @@ class Shell:
         return refusal
 
     def _takes_checkpoints(self, graph: job_graph_pb2.JobGraph) -> bool:
-        conf = self.conf.with_overrides(dict(graph.config))
+        try:
+            conf = self.conf.with_overrides(dict(graph.config))
+        except ConfigurationError:
+            return False  # a job is known by the id, and this one is refused
         return bool(conf.get(options.CHECKPOINT_INTERVAL))
 
     async def check_checkpoints(self, graph: job_graph_pb2.JobGraph) -> None:

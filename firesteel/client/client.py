@@ -44,7 +44,7 @@ from firesteel.client.job_details import (
     Rescaled,
     StopProgress,
 )
-from firesteel.common.config import Configuration, absolute, absolute_directories, options
+from firesteel.common.config import Configuration, absolute, options
 from firesteel.common.ids import JobId, VertexId
 from firesteel.common.inspections import (
     FlameGraph,
@@ -134,9 +134,7 @@ class Client:
             for _, blob in prepared:
                 self._check_blob_size(blob)
             graph = dataclasses.replace(
-                job_graph,
-                blobs=(*job_graph.blobs, *(blob for _, blob in prepared)),
-                config=absolute_directories(job_graph.config),
+                job_graph, blobs=(*job_graph.blobs, *(blob for _, blob in prepared))
             )
             specs_bytes = sum(len(o.spec) for v in graph.vertices for o in v.operators)
             self._check_payload_size(graph, specs_bytes)  # larger messages cannot be made

@@ -161,7 +161,7 @@ def run_collecting(
         )
     client = context.client()
     with context.cancelling_when_interrupted(client, job_graph.job_id):
-        job_id = client.submit(job_graph, context.files)
+        job_id = context.submit(client, job_graph)
         submitted()
         if context.on_submitted is not None:
             context.on_submitted(job_id, job_graph)

@@ -230,7 +230,7 @@ def submit_job(
         client = context.client()
         begin_s = time.monotonic()
         with context.cancelling_when_interrupted(client, job_graph.job_id):
-            job_id = client.submit(job_graph, context.files)
+            job_id = context.submit(client, job_graph)
             submitted()
             context.unfinished.add(job_id)
             if context.on_submitted is not None:

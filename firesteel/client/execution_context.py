@@ -22,7 +22,7 @@ from firesteel.client.files import (
     python_requirements,
 )
 from firesteel.client.signals import INTERRUPTED
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, absolute_directories, options
 from firesteel.common.resources import slot_resources
 from firesteel.errors import FiresteelError
 
@@ -159,6 +159,7 @@ class ExecutionContext:
     token: Callable[[], str] | None = None  # of the user; None: the one of this process
     job_id: str = ""  # of the first job; empty: a random one
     one_job: bool = False  # the cluster runs one job only
+    on_cluster: bool = False  # the program runs in a temporary folder of the cluster
     # Take precedence over the job's configuration.
     overrides: dict[str, str] = field(default_factory=dict)
     files: tuple[UserFile, ...] = ()
@@ -210,6 +211,15 @@ class ExecutionContext:
         own = [python_file(path) for path in files] + [python_archive(path) for path in archives]
         own += [python_requirements(requirements)] if requirements else []
         return dataclasses.replace(self, files=(*self.files, *own))
+
+    def submit(self, client: Client, job_graph: JobGraph) -> str:
+        """Submits the job; returns its id. Relative directories of checkpoints are below the
+        program's current directory, unless that is a temporary one of the cluster.
+        """
+        if not self.on_cluster:
+            config = absolute_directories(job_graph.config)
+            job_graph = dataclasses.replace(job_graph, config=config)
+        return client.submit(job_graph, self.files)
 
     def describes(self, graph: StreamGraph) -> None:
         """Called when the program has created an Environment, so it will need the cluster."""

@@ -116,6 +116,7 @@ def main(folder: Path) -> None:
                 address=request.address,
                 job_id=request.job_id,
                 overrides=request.overrides,
+                on_cluster=True,
                 attached=False,
                 on_submitted=submitted,
                 on_job_graph=graphs.append,

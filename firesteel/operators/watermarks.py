@@ -87,7 +87,7 @@ class EventTimeWatermarkSpec(Spec):
     # both.
     combined: bool = False
     drops_column: bool = False  # the rows are emitted without `column`
-    parts: SessionParts | None = None  # added to rows, all of which have a time
+    parts: SessionParts | None = None  # added to rows; those without a time are dropped
 
     uses_pandas = False
     sets_times = True

@@ -29,6 +29,7 @@ from firesteel.spark_connect.catalyst import (
     TRANSPARENT,
     Catalyst,
     children,
+    is_harmless,
     is_reference,
     keeps_times,
     kind,
@@ -91,8 +92,8 @@ class Aggregates:
             if window is not None and not self._is_assigned(window):
                 window = None
         if window is not None:
-            plan = window.plan
             grouping = [each for each in grouping if not is_reference(each, attribute)]
+            plan = window.plan if _are_harmless(grouping, calls) else window.filtered
         flow = self._flow_of(plan)
         if flow.watermark is not None and window is not None:
             # The partial aggregate leaves out rows without the time of the window.
@@ -373,6 +374,15 @@ def _is_updated(text: str) -> bool:
     with contextlib.suppress(InvalidProgram):
         return parse_aggregates([f"{text} AS result"])[0].splittable
     return False
+
+
+def _are_harmless(grouping: Sequence[Any], calls: Sequence[Any]) -> bool:
+    """Returns whether the inputs of an aggregate may be computed for any row."""
+    inputs = [*grouping]
+    for call in calls:
+        inputs += children(call.aggregateFunction())
+        inputs += [call.filter().get()] if call.filter().isDefined() else []
+    return all(map(is_harmless, inputs))
 
 
 def _has_watermark_of(time: Any, plan: Any) -> bool:

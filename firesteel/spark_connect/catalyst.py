@@ -204,6 +204,21 @@ def children(plan: Any) -> list[Any]:
     return items(plan.children())
 
 
+# Expressions that neither fail for any value nor call functions of the program.
+_HARMLESS = frozenset(
+    {
+        *("Alias", "AttributeReference", "Literal", "CreateNamedStruct", "GetStructField"),
+        *("And", "Or", "Not", "IsNull", "IsNotNull", "EqualTo", "EqualNullSafe", "Coalesce"),
+        *("LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"),
+    }
+)
+
+
+def is_harmless(expression: Any) -> bool:
+    """Whether an expression may also be computed for rows that a filter would remove."""
+    return kind(expression) in _HARMLESS and all(map(is_harmless, children(expression)))
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two attributes are the same column."""
     return bool(one.exprId().equals(other.exprId()))

@@ -247,7 +247,8 @@ class ProgressReporter:
                 strict=False,
             )
         ]
-        self._offsets = tuple(each["endOffset"] or each["startOffset"] for each in sources)
+        ends = [each["endOffset"] or each["startOffset"] for each in sources]
+        self._offsets = (*ends, *self._offsets[len(ends) :])
         progress = {
             **self._ids.fields(),
             "timestamp": timestamp(self._batch_at_ms),

@@ -16,7 +16,7 @@ from py4j.java_gateway import get_field
 
 from firesteel.operators import SessionSpec, SlidingSpec, TumblingSpec
 from firesteel.plan.catalyst_plan import items
-from firesteel.spark_connect.catalyst import Catalyst, children, kind, output, same
+from firesteel.spark_connect.catalyst import Catalyst, children, is_harmless, kind, output, same
 from firesteel.spark_connect.conditions import conjuncts_of
 
 _TIME = r"(?P<time>precisetimestampconversion\(.+?, TimestampType, LongType\))"
@@ -37,13 +37,14 @@ _WINDOW = re.compile(
 class TimeWindow:
     """A window as `spec` over the column `time`, an attribute of `plan`.
 
-    `plan` has the columns of the plan in which Spark computes the window, except the window, and
-    may have rows without a time.
+    `filtered` has the columns of the plan in which Spark computes the window, except the window.
+    `plan` may also have rows without a time, if nothing fails because of them.
     """
 
     spec: TumblingSpec | SlidingSpec | SessionSpec
     time: Any
     plan: Any
+    filtered: Any
 
 
 def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None:
@@ -64,7 +65,11 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
         found = time_window(catalyst, below, window)
         if found is None:
             return None
-        return replace(found, plan=_with_time(catalyst, rest, found.time, found.plan))
+        filtered = _with_time(catalyst, rest, found.time, found.filtered)
+        plan = filtered
+        if all(map(is_harmless, rest)):
+            plan = _with_time(catalyst, rest, found.time, found.plan)
+        return replace(found, plan=plan, filtered=filtered)
     if kind(plan) == "Filter":
         (below,) = children(plan)
         if kind(below) == "Expand":
@@ -88,8 +93,7 @@ def _session(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> Time
         return None
     if gap_us is None:
         return None
-    plan = _with_time(catalyst, rest, time, _without_filter(catalyst, below, time))
-    return TimeWindow(spec=SessionSpec(gap_us=gap_us), time=time, plan=plan)
+    return _window(catalyst, SessionSpec(gap_us=gap_us), time, rest, below, time)
 
 
 def _gap_us(time: Any, later: Any) -> int | None:
@@ -144,12 +148,25 @@ def _sliding(
 def _on(
     catalyst: Catalyst, spec: TumblingSpec | SlidingSpec, made: Any, rest: list[Any], below: Any
 ) -> TimeWindow:
-    time = _time_of(made)
-    below = _without_filter(catalyst, below, time)
+    given = time = _time_of(made)
     if kind(time) != "AttributeReference":
         time = catalyst.named(time, "time_of_window")
-    plan = _with_time(catalyst, rest, time, below)
-    return TimeWindow(spec=spec, time=time.toAttribute(), plan=plan)
+    return _window(catalyst, spec, time, rest, below, given)
+
+
+def _window(
+    catalyst: Catalyst,
+    spec: TumblingSpec | SlidingSpec | SessionSpec,
+    time: Any,
+    rest: list[Any],
+    below: Any,
+    given: Any,
+) -> TimeWindow:
+    """`time` is the column of the time, which is `given` where Spark filters it."""
+    filtered = plan = _with_time(catalyst, rest, time, below)
+    if all(map(is_harmless, (*rest, time))):
+        plan = _with_time(catalyst, rest, time, _without_filter(catalyst, below, given))
+    return TimeWindow(spec=spec, time=time.toAttribute(), plan=plan, filtered=filtered)
 
 
 def _with_time(catalyst: Catalyst, columns: list[Any], time: Any, below: Any) -> Any:
@@ -159,8 +176,10 @@ def _with_time(catalyst: Catalyst, columns: list[Any], time: Any, below: Any) ->
 
 
 def _without_filter(catalyst: Catalyst, plan: Any, time: Any) -> Any:
-    """Returns the plan with the rows that have no time: the aggregate leaves them out."""
-    if kind(plan) == "Project":
+    """Returns the plan with the rows that have no time, if nothing above Spark's filter fails
+    because of them: the aggregate leaves them out.
+    """
+    if kind(plan) == "Project" and all(map(is_harmless, items(plan.projectList()))):
         (below,) = children(plan)
         return plan.withNewChildren(catalyst.seq([_without_filter(catalyst, below, time)]))
     if kind(plan) == "Filter" and _is_not_null(plan.condition(), time):

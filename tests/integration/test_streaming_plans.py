@@ -514,6 +514,23 @@ def test_sessions_are_divided_after_their_watermark(orders: DataFrame) -> None:
     assert sessions.key_columns == ("shop_1", "window_start", "window_end")
 
 
+@pytest.mark.parametrize("window", [F.session_window, F.window], ids=["sessions", "windows"])
+def test_rows_without_a_time_are_filtered_where_they_might_fail(
+    orders: DataFrame, window: Callable[[str, str], Column]
+) -> None:
+    def filters(rows: DataFrame, *aggregates: Column) -> bool:
+        counts = rows.groupBy(window("at", "1 hour"), "shop").agg(*aggregates)
+        _, before, *_ = specs(planned(counts))
+        assert isinstance(before, TransformSpec)
+        return "isnotnull(at" in before.function.text
+
+    failing = F.expr("10 / CAST(at IS NOT NULL AS INT)")
+    assert not filters(orders, F.count("*"), F.max(F.struct("price", "id")))
+    assert filters(orders.withColumn("n", failing), F.sum("n"))
+    assert filters(orders, F.sum(failing))
+    assert filters(orders, F.expr("count(*) FILTER (WHERE 10 / CAST(at IS NOT NULL AS INT) > 1)"))
+
+
 def test_sessions_that_are_emitted_again_have_no_late_rows(orders: DataFrame) -> None:
     counts = orders.groupBy(F.session_window("at", "1 hour"), "shop").count()
     for each in specs(planned(counts, output_mode="complete")):
@@ -636,4 +653,4 @@ def test_the_value_of_a_subquery_is_joined_to_the_rows(
     with pytest.raises(
         InvalidProgram, match=r"in filters and among the columns of select\(\) only"
     ):
-        plan("SELECT sum(price - (SELECT 1)) FROM orders", "complete")
+        plan("SELECT sum(price - (SELECT max(price) FROM prices)) FROM orders", "complete")

@@ -228,7 +228,7 @@ def job_metrics(details: JobDetails, now_ms: int) -> dict[str, float]:
     checkpoints = details.checkpoints
     completed = [c for c in checkpoints if c.state == "COMPLETED"]
     failed = sum(c.state == "FAILED" for c in checkpoints)
-    running_ms = running_since_ms(changes)
+    running_ms = running_since_ms(changes) if details.status is JobStatus.RUNNING else None
     metrics: dict[str, float] = {
         "uptime": now_ms - running_ms if running_ms is not None else 0,
         "downtime": since_ms if down else 0,

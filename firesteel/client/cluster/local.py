@@ -18,7 +18,7 @@ from firesteel.client.cluster.directory import (
     end_processes,
 )
 from firesteel.client.job_details import ClusterOverview
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, absolute_directories, options
 from firesteel.common.installation import service_environment
 from firesteel.common.process import (
     BlockingChild,
@@ -234,6 +234,7 @@ def _start_supervisor(
 ) -> BlockingChild:
     """Returns when the Dispatcher serves. Raises FiresteelError."""
     directory.create()
+    conf = Configuration(absolute_directories(conf.to_dict()))
     argv = module_command(SUPERVISOR, "--dir", str(directory.path))
     argv += ["--task-executors", str(task_executors), "--masters", str(masters)]
     argv += ["--port", str(port)] if port is not None else []

@@ -21,7 +21,7 @@ from firesteel.client.cluster.directory import (
     ClusterState,
     MasterProcess,
 )
-from firesteel.common.config import Configuration, ConfigurationError, absolute_directories, options
+from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Office
 from firesteel.common.metrics import parse_ports
@@ -55,7 +55,7 @@ class Supervisor:
         masters: int = 1,
     ) -> None:
         own_ensemble = needs_ensemble(conf, masters)
-        self._conf = Configuration(absolute_directories(conf.to_dict()))
+        self._conf = conf
         self._directory = directory
         self._task_executors = task_executors
         self._host = conf.get(options.BIND_HOST)

@@ -157,6 +157,7 @@ class Application:
             address=self._address,
             job_id=self.job_id,
             one_job=True,
+            on_cluster=True,
             attached=False,
         )
         files: list[str] = self._conf.get(options.PYTHON_FILES)

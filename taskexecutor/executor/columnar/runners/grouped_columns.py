@@ -100,6 +100,8 @@ class GroupedColumns:
         """Yields the results in batches of exactly `schema`, each computed on demand. `table` has
         the plan's `columns`, and may have others.
         """
+        needed = [name for name in table.schema.names if name in self.columns]
+        table = table.select(needed or table.schema.names[:1])
         self.latest_us = None
         if self._time is not None:
             self.latest_us = latest_us(table.column(self._time))

@@ -142,7 +142,9 @@ def _has_special_numbers(column: pa.ChunkedArray) -> bool:
     """Returns whether there are NaN or infinities, which Arrow writes as Spark does not read
     them.
     """
-    return pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py()
+    if not pa.types.is_floating(column.type):
+        return False
+    return not pc.all(pc.is_finite(column), min_count=0).as_py()
 
 
 def _field(column: pa.ChunkedArray, specials: Sequence[bytes], escape: bytes) -> pa.ChunkedArray:
