@@ -33,7 +33,8 @@ async def check(
     details = await gateway.details(request)
     if taking.savepoint and not taking.directory and not details.status.globally_terminal:
         configuration = await gateway.configuration(request, details)
-        if not configuration.get(options.SAVEPOINT_DIR):
+        takes = configuration.get(options.CHECKPOINT_INTERVAL)  # otherwise, its JobMaster refuses
+        if takes and not configuration.get(options.SAVEPOINT_DIR):
             raise Refusal(
                 400,
                 "there is no directory for the savepoint: name one, or set"

@@ -67,6 +67,7 @@ def running(vertex_id: str, *inputs: str) -> Vertex:
 
 
 DETAILS = JobDetails(
+    configuration={"execution.checkpointing.interval": "1 s"},
     job_id=JOB,
     name="job",
     status=JobStatus.RUNNING,
