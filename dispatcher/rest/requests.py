@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from firesteel.common.config import options
 from firesteel.common.security.roles import Identity
 
 TOKEN = web.RequestKey("token", str)  # the caller's, verified
@@ -67,6 +68,12 @@ def path_of(body: Mapping[str, Any], name: str) -> str:
     if path and not path.startswith("/") and "://" not in path:
         raise Refusal(400, f"{name}={path[:80]!r} is a relative path; expected an absolute one")
     return path
+
+
+def check_directories(configuration: Mapping[str, Any]) -> None:
+    """Raises Refusal if a job's directory of checkpoints or savepoints is a relative path."""
+    for option in (options.CHECKPOINT_DIR, options.SAVEPOINT_DIR):
+        path_of(configuration, option.key)
 
 
 def required_path_of(body: Mapping[str, Any], name: str) -> str:

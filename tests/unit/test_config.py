@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel import Environment
+from firesteel.client.execution_context import ExecutionContext
 from firesteel.common.config import (
     Configuration,
     ConfigurationError,
@@ -15,6 +16,7 @@ from firesteel.common.config import (
     options,
     parse_definitions,
 )
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.units import parse_duration_s, parse_size_bytes
 from firesteel.connectors import DiscardSink
 from firesteel.errors import InvalidProgram
@@ -280,3 +282,23 @@ def test_a_max_parallelism_below_the_parallelism_is_refused() -> None:
     env.from_sequence(1, 3).sink_to(DiscardSink())
     with pytest.raises(InvalidProgram, match="has parallelism 3, over its max parallelism 2"):
         env._program.job_graph("job")
+
+
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_programs_on_the_cluster_have_no_directory_of_their_own(
+    monkeypatch, tmp_path: Path, *, on_cluster: bool
+) -> None:
+    submitted: list[JobGraph] = []
+
+    class Submits:
+        def submit(self, job_graph: JobGraph, files: object) -> str:
+            submitted.append(job_graph)
+            return "id"
+
+    monkeypatch.chdir(tmp_path)
+    env = Environment(configuration={"execution.checkpointing.dir": "place"})
+    env.from_sequence(1, 3).sink_to(DiscardSink())
+    context = ExecutionContext(mode="remote", conf=Configuration(), on_cluster=on_cluster)
+    context.submit(Submits(), env._program.job_graph("job"))
+    expected = "place" if on_cluster else f"{tmp_path}/place"
+    assert submitted[0].config["execution.checkpointing.dir"] == expected

@@ -10,7 +10,7 @@ from aiohttp import web
 from dispatcher.rest.forms import chunks, parts, text
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.programs import Programs, UploadedProgram
-from dispatcher.rest.requests import TOKEN, Handler, Refusal
+from dispatcher.rest.requests import TOKEN, Handler, Refusal, check_directories, path_of
 from firesteel.common.config import options
 
 _FIELDS = frozenset({"arguments", "options", "savepoint", "entry", "job_id"})
@@ -75,7 +75,8 @@ def _overrides(fields: Mapping[str, str]) -> dict[str, str]:
     given = _json("options", fields.get("options", "{}"))
     if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
         raise Refusal(400, "options must be a JSON object with strings, by keys of configuration")
-    savepoint = fields.get("savepoint", "")
+    check_directories(given)
+    savepoint = path_of(fields, "savepoint")
     return given | ({options.RECOVERY_PATH.key: savepoint} if savepoint else {})
 
 

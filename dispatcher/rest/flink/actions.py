@@ -109,9 +109,8 @@ class ActionRoutes:
     async def _take_checkpoint(self, request: web.Request) -> web.Response:
         body = await json_body(request, "checkpointType", "triggerId")
         kind = one_of(body, "checkpointType", "CONFIGURED", "FULL", "INCREMENTAL")
-        full = kind == "FULL"
         return await self._checkpoint(
-            request, body, job_master_pb2.TakeCheckpointRequest(full=full)
+            request, body, job_master_pb2.TakeCheckpointRequest(full=kind == "FULL")
         )
 
     async def _checkpoint(

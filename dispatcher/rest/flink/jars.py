@@ -11,7 +11,15 @@ from aiohttp import web
 from dispatcher.rest.forms import chunks, parts
 from dispatcher.rest.gateway import Gateway
 from dispatcher.rest.programs import ProgramRun, Programs, UploadedProgram
-from dispatcher.rest.requests import TOKEN, Handler, Refusal, json_body, path_of, text_of
+from dispatcher.rest.requests import (
+    TOKEN,
+    Handler,
+    Refusal,
+    check_directories,
+    json_body,
+    path_of,
+    text_of,
+)
 from firesteel.common.config import options
 
 _CLAIM_MODES = ("CLAIM", "NO_CLAIM")
@@ -170,8 +178,7 @@ def _overrides(fields: Mapping[str, Any]) -> dict[str, str]:
     given = fields.get("flinkConfiguration", {})
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
         raise Refusal(400, "flinkConfiguration must be an object with strings")
-    for key in (options.CHECKPOINT_DIR.key, options.SAVEPOINT_DIR.key):
-        path_of(given, key)
+    check_directories(given)
     overrides = dict(given)
     if parallelism := fields.get("parallelism"):
         overrides[options.PARALLELISM.key] = str(parallelism)

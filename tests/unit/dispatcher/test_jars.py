@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from dispatcher.rest.firesteel import programs
 from dispatcher.rest.flink.jars import _arguments, _fields, _overrides
 from dispatcher.rest.requests import Refusal
 
@@ -68,3 +69,16 @@ def test_options_of_the_run_win_over_its_configuration() -> None:
 def test_bad_fields_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(Refusal, match=words):
         _ = _arguments(fields), _overrides(fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"options": '{"execution.checkpointing.dir": "here"}'},
+        {"options": '{"execution.checkpointing.savepoint-dir": "here"}'},
+        {"savepoint": "here"},
+    ],
+)
+def test_a_program_with_its_request_names_absolute_paths(fields: dict[str, str]) -> None:
+    with pytest.raises(Refusal, match="relative path"):
+        programs._overrides(fields)
