@@ -41,6 +41,10 @@ class Between:
     upper: Bound
     only_equal: bool
 
+    @property
+    def equal(self) -> bool:
+        return self.lower.distance_us == self.upper.distance_us == 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:

@@ -29,6 +29,7 @@ from firesteel.spark_connect.flows import Flow, Flows
 from firesteel.spark_connect.names import Names
 from firesteel.spark_connect.scalar_subqueries import ScalarSubqueries
 from firesteel.spark_connect.spark import LocalRows
+from firesteel.spark_connect.time_windows import window_size_us
 from firesteel.static_table import StaticTable
 
 _HOW: dict[str, How] = {
@@ -114,8 +115,7 @@ class Joins:
                 " streams before the join"
             )
         title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
-        pairs = [part for pair in condition.equal for part in self._parts(*pair)]
-        condition = replace(condition, equal=pairs)
+        condition = replace(condition, equal=self._pairs(condition, left, right, how))
         keyed = [
             self._keyed(plan, side, condition, index, how)
             for index, side in enumerate((left, right))
@@ -143,6 +143,25 @@ class Joins:
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
 
+    def _pairs(
+        self, condition: Condition, left: Any, right: Any, how: How
+    ) -> list[tuple[Any, Any]]:
+        """Returns the equal keys of two sides, without those that follow from the bounds of their
+        times, unless there are no others.
+        """
+        pairs = [part for pair in condition.equal for part in self._parts(*pair)]
+        between = condition.between
+        if between is None or not between.equal or not _has_times(how, between):
+            return pairs
+        catalyst, times = self._catalyst, (between.left, between.right)
+        implied = [tuple(map(catalyst.time_of, times))]
+        if all(map(is_window, times)):
+            left_us, right_us = map(window_size_us, (left, right), times)
+            if left_us is not None and left_us == right_us:
+                implied.append(tuple(catalyst.field(time, 0) for time in times))
+        others = [pair for pair in pairs if not any(_are_same(pair, each) for each in implied)]
+        return others or pairs
+
     def _parts(self, left: Any, right: Any) -> list[tuple[Any, Any]]:
         """Returns two equal keys; the starts and ends of two windows, because rows are not
         distributed by structs.
@@ -165,8 +184,7 @@ class Joins:
         own, between = condition.own[index], condition.between
         needed = [] if unmatched else list(own)
         attribute = None
-        if between is not None and not (how == "full" and between.only_equal):
-            # As in Spark, a row without a time has no match, and waits for one forever.
+        if between is not None and _has_times(how, between):
             attribute = (between.left, between.right)[index]
             timed = catalyst.expressions.IsNotNull(catalyst.time_of(attribute))
             if own and unmatched:
@@ -201,6 +219,17 @@ class Joins:
         names += [each.name() for each in (*named, *times)]
         flow = self._flows.cut_as(self._flows.projected(flow, columns), names)
         return replace(flow, stream=self._flows.timed(join, side, flow)), tuple(keys)
+
+
+def _has_times(how: How, between: Between) -> bool:
+    """Returns whether rows without a time are left out: as in Spark, they have no match, and wait
+    for one forever.
+    """
+    return not (how == "full" and between.only_equal)
+
+
+def _are_same(pair: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    return all(each.semanticEquals(one) for each, one in zip(pair, other, strict=True))
 
 
 def _conditions(sides: Sequence[Flow]) -> tuple[str, str]:

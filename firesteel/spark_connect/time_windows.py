@@ -77,6 +77,26 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
     return _sliding(catalyst, plan, window, []) if kind(plan) == "Expand" else None
 
 
+def window_size_us(plan: Any, window: Any) -> int | None:
+    """Returns the size of a window that is an attribute of the plan; None unless Spark computes it
+    below nodes that pass it on.
+    """
+    made: list[Any] = []
+    if kind(plan) == "Project":
+        aliases = (each for each in items(plan.projectList()) if kind(each) == "Alias")
+        made = [each.child() for each in aliases if same(each.toAttribute(), window)]
+    elif kind(plan) == "Expand":
+        places = [index for index, each in enumerate(output(plan)) if same(each, window)]
+        made = [items(each)[place] for each in items(plan.projections()) for place in places]
+    if made:
+        matches = [_WINDOW.fullmatch(each.toString()) for each in made]
+        sizes = {each and each["size"] for each in matches}
+        (size,) = sizes if len(sizes) == 1 else (None,)
+        return int(size) if size is not None else None
+    below = children(plan)
+    return window_size_us(below[0], window) if len(below) == 1 else None
+
+
 def _tumbling(catalyst: Catalyst, made: Any, rest: list[Any], below: Any) -> TimeWindow | None:
     found = _WINDOW.fullmatch(made.toString())
     if found is None or found["back"] != "0" or found["slide"] != found["size"]:

@@ -199,7 +199,7 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
     if held:
         join = join.with_delayed_watermark()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_join, "LEAST_ROWS", 4)
+        patch.setattr(stream_join, "LEAST_BYTES", 200)
         if few:
             patch.setattr(rows_by_key, "PAIRS", 3)
         harness = opened(join)
@@ -297,7 +297,7 @@ def test_rows_that_do_not_meet_their_own_condition_have_no_match(how: Any) -> No
 
 
 def test_rows_and_keys_are_forgotten_as_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_join, "LEAST_ROWS", 10)
+    monkeypatch.setattr(stream_join, "LEAST_BYTES", 240)  # ten rows
     schemas = [pa.schema([("k", pa.int64()), (name, TIME)]) for name in ("at", "time")]
     within = IntervalSpec(times=EventTimes(columns=("at", "time")), lower_us=-2, upper_us=3)
     operator: Any = StreamJoin(JoinSpec(left_keys=("k",), right_keys=("k",), within=within))
@@ -395,7 +395,7 @@ def test_what_goes_from_a_side_goes_from_the_result(flow: list[Any], how: Any) -
     values = [NAN, None]
     join = JoinSpec(left_keys=("k",), right_keys=("k",), how=how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_join, "LEAST_ROWS", 3)
+        patch.setattr(stream_join, "LEAST_BYTES", 150)
         harness = OperatorHarness(StreamJoin(join), CHANGED).open()
         results: Counter[Any] = Counter()
         rows: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())

@@ -47,6 +47,7 @@ class RowsByKey:
         # Rows without a match on arrival, as rows of a single key; None unless `expiring`.
         self._expiring: list[Run] | None = [] if expiring else None
         self.count = 0
+        self.size_bytes = 0  # of all rows
         # By row number: whether the row has no match so far.
         self._alone: Flags = np.zeros(0, np.bool_)
         # By row number: whether the row was removed; and the number of removed rows.
@@ -63,7 +64,9 @@ class RowsByKey:
             self._alone = np.concatenate((self._alone, more))
             self._removed = np.concatenate((self._removed, more))
         self._alone[self.count : end] = alone
-        self._log.add(rows.append_column(TIME, pa.array(times)))
+        timed = rows.append_column(TIME, pa.array(times))
+        self.size_bytes += timed.nbytes
+        self._log.add(timed)
         self._runs = with_run(self._runs, Run(numbers, times, np.arange(self.count, end)))
         if self._expiring is not None and alone.any():
             one = np.zeros(int(alone.sum()), np.int64)

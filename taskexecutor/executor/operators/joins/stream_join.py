@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firesteel.common.units import MIB
 from firesteel.elements import MAX_TIMESTAMP_US, MAX_WATERMARK, MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import (
@@ -36,7 +37,7 @@ from taskexecutor.executor.operators.joins.time_bounds import time_bounds
 from taskexecutor.executor.timing.clock import wall_clock_ms
 
 BUNDLE_ROWS = 65_536  # waiting rows of both sides
-LEAST_ROWS = 65_536  # number of rows below which none are searched for removal
+LEAST_BYTES = 16 * MIB  # size of the rows below which none are searched for removal
 
 _SIDES = ("left", "right")
 
@@ -65,7 +66,7 @@ class StreamJoin(StreamOperator):
         self._delay_us = max(spec.held_us, *delays_us)
         self._waiting: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
         self._waiting_rows = 0
-        self._forget_at = LEAST_ROWS
+        self._forget_at = LEAST_BYTES
         self._memory: ColumnMemory = IN_MEMORY
         self._clear()
 
@@ -263,16 +264,20 @@ class StreamJoin(StreamOperator):
         for side, kept in enumerate(self._sides):
             for alone, times in kept.expired(self._bounds.horizon(side, watermark_us)):
                 self._emit_alone(side, alone, INSERT, times)
-        rows, removed = (
-            sum(counts)
-            for counts in zip(*((each.count, each.removed) for each in self._sides), strict=True)
-        )
-        if rows < self._forget_at or (self._spec.within is None and 2 * removed < rows):
+        if self._size_bytes < self._forget_at:
             return
+        if self._spec.within is None:
+            rows, removed = (sum(r.count for r in self._sides), sum(r.removed for r in self._sides))
+            if 2 * removed < rows:
+                return
         tables = [make() for make in self._frozen()]
         self._clear()
         self._load(tables)
-        self._forget_at = max(LEAST_ROWS, 2 * sum(rows.count for rows in self._sides))
+        self._forget_at = max(LEAST_BYTES, 2 * self._size_bytes)
+
+    @property
+    def _size_bytes(self) -> int:
+        return sum(rows.size_bytes for rows in self._sides)
 
     def close(self) -> None:
         for batches in self._waiting:

@@ -71,7 +71,7 @@ def test_joins_continue(
     spec = JoinSpec(left_keys=("key",), right_keys=("key",), **JOINS[join])  # type: ignore[arg-type]
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_join, "LEAST_ROWS", 3)
+        patch.setattr(stream_join, "LEAST_BYTES", 150)
         patch.setattr(as_of_join, "LEAST", 3)
         for fails in (False, True):
             now = [0]
