@@ -16,7 +16,15 @@ from py4j.java_gateway import get_field
 
 from firesteel.operators import SessionSpec, SlidingSpec, TumblingSpec
 from firesteel.plan.catalyst_plan import items
-from firesteel.spark_connect.catalyst import Catalyst, children, is_harmless, kind, output, same
+from firesteel.spark_connect.catalyst import (
+    Catalyst,
+    children,
+    is_attribute,
+    is_harmless,
+    kind,
+    output,
+    same,
+)
 from firesteel.spark_connect.conditions import conjuncts_of
 
 _TIME = r"(?P<time>precisetimestampconversion\(.+?, TimestampType, LongType\))"
@@ -85,14 +93,16 @@ def window_size_us(plan: Any, window: Any) -> int | None:
     if kind(plan) == "Project":
         aliases = (each for each in items(plan.projectList()) if kind(each) == "Alias")
         made = [each.child() for each in aliases if same(each.toAttribute(), window)]
+        if made and is_attribute(made[0]):
+            window, made = made[0], []
     elif kind(plan) == "Expand":
         places = [index for index, each in enumerate(output(plan)) if same(each, window)]
         made = [items(each)[place] for each in items(plan.projections()) for place in places]
     if made:
         matches = [_WINDOW.fullmatch(each.toString()) for each in made]
-        sizes = {each and each["size"] for each in matches}
-        (size,) = sizes if len(sizes) == 1 else (None,)
-        return int(size) if size is not None else None
+        sizes = {each["size"] if each else None for each in matches}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return int(size) if size else None
     below = children(plan)
     return window_size_us(below[0], window) if len(below) == 1 else None
 

@@ -626,10 +626,35 @@ def test_rows_are_distributed_by_the_parts_of_a_window(
     unique = planned(left.dropDuplicates(["id", "window"]))
     (spec,) = (each for each in specs(unique) if isinstance(each, DropDuplicatesSpec))
     assert spec.key_columns == ("id_1", "window_1_start", "window_1_end")
-    joined = planned(left.join(right, ["id", "window"]))
+    joined = planned(left.select("window").join(right, ["window"]))
     (join,) = (each for each in specs(joined) if isinstance(each, JoinSpec))
-    assert join.left_keys == ("id_1", "k1_left", "k2_left")
-    assert join.right_keys == ("id_2", "k1_right", "k2_right")
+    assert join.left_keys == ("k0_left", "k1_left")
+    assert join.right_keys == ("k0_right", "k1_right")
+
+
+@pytest.mark.parametrize(
+    ("hours", "how", "keys"),
+    [
+        (["1 hour"], "inner", ("id_1",)),
+        (["1 hour"], "left_outer", ("id_1",)),
+        (["1 hour"], "full_outer", ("id_1", "k1_left", "k2_left")),  # rows without a time, too
+        (["1 hour", "10 minutes"], "inner", ("id_1",)),
+        (["2 hours"], "inner", ("id_1", "k1_left")),
+    ],
+)
+def test_a_join_has_no_keys_that_follow_from_its_times(
+    orders: DataFrame, payments: DataFrame, hours: list[str], how: str, keys: tuple[str, ...]
+) -> None:
+    slide = hours[1:] or ["1 hour"]
+    left = orders.select("id", F.window("at", "1 hour", *slide).alias("w"), "shop")
+    right = payments.select(F.col("order").alias("id"), F.window("paid", *hours).alias("w"))
+    (join,) = (s for s in specs(planned(left.join(right, ["id", "w"], how))) if type(s) is JoinSpec)
+    assert join.left_keys == keys
+    assert len(join.right_keys) == len(keys)
+    assert isinstance(join.within, IntervalSpec)
+    times = orders.join(payments, F.expr("id = order AND at = paid"), how)
+    (join,) = (each for each in specs(planned(times)) if isinstance(each, JoinSpec))
+    assert join.left_keys == (("id_1", "at_1") if how == "full_outer" else ("id_1",))
 
 
 def test_the_value_of_a_subquery_is_joined_to_the_rows(
