@@ -21,6 +21,7 @@ from firesteel.operators import (
     WindowApplySpec,
     WindowTopNSpec,
 )
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.row_kind import ROW_KIND
 from firesteel.triggers import ContinuousEventTimeTrigger, PurgingTrigger, Trigger
 from firesteel.windows import Count, Global, Session, Sliding, Tumbling, Window
@@ -33,8 +34,7 @@ Stream = TypeVar("Stream", bound="_Timed")
 Stream_co = TypeVar("Stream_co", bound="_Timed", covariant=True)
 
 # The event time of a window's result is its last microsecond, just before this column's time.
-_WINDOW_END = "window_end"
-_WINDOW_COLUMNS = ("window_start", _WINDOW_END)  # of the results of time windows
+_WINDOW_COLUMNS = (WINDOW_START, WINDOW_END)  # of the results of time windows
 _WINDOW_ID = "window_id"  # of the results of other windows
 
 
@@ -328,8 +328,8 @@ class WindowedStream(Generic[Stream]):
         return (_WINDOW_ID,) if without_times else _WINDOW_COLUMNS
 
     def _of_windows(self, stream: Stream) -> Stream:
-        timed = _WINDOW_END in self._window_columns and not self._window.processing_time
-        return stream._with_time_columns(*((_WINDOW_END,) if timed else ()))
+        timed = WINDOW_END in self._window_columns and not self._window.processing_time
+        return stream._with_time_columns(*((WINDOW_END,) if timed else ()))
 
 
 def running_aggregate(
@@ -453,4 +453,4 @@ def time_column_of(columns: frozenset[str], what: str, naming: str) -> tuple[str
             f" or name the column with {naming}"
         )
     (column,) = columns
-    return column, -1 if column == _WINDOW_END else 0
+    return column, -1 if column == WINDOW_END else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+WINDOW_START, WINDOW_END = "window_start", "window_end"  # columns of results, and of panes
+
 # The column with the gaps of rows in microseconds, which dynamic sessions keep. Results omit it.
 SESSION_GAP = "_session_gap"
 

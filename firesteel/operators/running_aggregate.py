@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from firesteel.operators.aggregates import AggregateExpression
-from firesteel.operators.assigners import WindowSpec
+from firesteel.operators.assigners import WINDOW_END, SlidingSpec, TumblingSpec, WindowSpec
 from firesteel.operators.spec import Spec
 
 
@@ -41,6 +41,14 @@ class RunningAggregateSpec(Spec):
 
     uses_pandas = False
     state_in_columns = True
+
+    @property
+    def in_panes(self) -> bool:
+        """Whether the input has the panes of the window, not whole windows: each window is emitted
+        once, when it expires. The rows of a key in all windows then belong to one subtask.
+        """
+        assigned = isinstance(self.window, TumblingSpec | SlidingSpec)
+        return assigned and self.mode == "append" and self.expires == WINDOW_END
 
     @property
     def fixed_parallelism(self) -> int | None:

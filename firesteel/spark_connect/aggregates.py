@@ -20,7 +20,9 @@ from firesteel.operators import (
     SessionAggregateSpec,
     SessionParts,
     SessionSpec,
+    SlidingSpec,
     Spec,
+    TumblingSpec,
 )
 from firesteel.operators.aggregates import LATEST, AggregateExpression
 from firesteel.plan.aggregates.parse import parse_aggregates
@@ -29,6 +31,7 @@ from firesteel.spark_connect.catalyst import (
     TRANSPARENT,
     Catalyst,
     children,
+    delay_ms,
     is_harmless,
     is_reference,
     keeps_times,
@@ -103,7 +106,14 @@ class Aggregates:
         if isinstance(spec, SessionSpec):
             parts = SessionParts(column="session_part", gap_us=spec.gap_us)
         has_groups = bool(grouping) or spec is not None
-        if (spec is None or parts is not None) and all(map(is_session, grouping)):
+        # Each window is emitted once: the panes of all windows of a key are at one subtask.
+        in_panes = (
+            isinstance(spec, TumblingSpec | SlidingSpec)
+            and self._output_mode == "append"
+            and delay_ms(attribute) is not None
+        )
+        by_key = spec is None or parts is not None or in_panes
+        if by_key and all(map(is_session, grouping)):
             grouping.append(self._all_rows())
         keys = [Key.of(catalyst, self._names, each) for each in grouping]
         columns = [column for key in keys for column in key.columns]
@@ -127,16 +137,6 @@ class Aggregates:
         flow = replace(flow, plan=before, watermark=assigned, hides_time=False)
         flow = self._flows.cut_as(flow, [name for name, _ in columns])
         aggregates = called.parsed(time or latest)
-        partial = PartialWindowAggregateSpec(
-            key_columns=key_columns,
-            window=spec,
-            time_column=time,
-            aggregates=aggregates,
-            whole_windows=spec is not None and parts is None,
-            latest=latest,
-            part_column=parts.column if parts is not None else "",
-            without_groups=not has_groups,
-        )
         names = tuple(name for key in keys for name in key.names)
         by = names
         mode = cast(Any, self._output_mode)
@@ -162,6 +162,20 @@ class Aggregates:
                 expires=expires if self._output_mode != "complete" else "",
                 at_barriers=self.batches,
             )
+            if final.in_panes:
+                assert isinstance(spec, TumblingSpec | SlidingSpec)
+                by = tuple(name for name in names if name != final.expires)
+                spec = TumblingSpec(size_us=spec.pane_us, offset_us=spec.offset_us)
+        partial = PartialWindowAggregateSpec(
+            key_columns=key_columns,
+            window=spec,
+            time_column=time,
+            aggregates=aggregates,
+            whole_windows=spec is not None and parts is None,
+            latest=latest,
+            part_column=parts.column if parts is not None else "",
+            without_groups=not has_groups,
+        )
 
         def timed(partials: DataStream) -> DataStream:
             if watermark is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firesteel.operators import SessionSpec, SlidingSpec, TumblingSpec
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.plan.catalyst_plan import alias
 from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind
 from firesteel.spark_connect.names import Names
@@ -57,7 +58,7 @@ class Key:
         start.
         """
         if isinstance(spec, SessionSpec):
-            names = ["window_start", "window_end"]
+            names = [WINDOW_START, WINDOW_END]
             parts = _bounds(catalyst, attribute, names)
             return Key(
                 attribute=attribute,
@@ -68,13 +69,13 @@ class Key:
                 window=True,
                 session=True,
             )
-        end = catalyst.named(catalyst.field(attribute, 1), "window_end")
+        end = catalyst.named(catalyst.field(attribute, 1), WINDOW_END)
         return Key(
             attribute=attribute,
             columns=[],
-            names=["window_end"],
+            names=[WINDOW_END],
             parts=[end.toAttribute()],
-            time="window_end" if delay_ms(attribute) is not None else "",
+            time=WINDOW_END if delay_ms(attribute) is not None else "",
             window=True,
             size_us=spec.size_us,
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.column_names import column_index
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.timing.watermarks import MissingTime
 
-WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW_ID = "window_id"  # of windows without times: the window's number within its key, from 0
 RANK = "rank"
 TIME = pa.timestamp("us", "UTC")

@@ -34,6 +34,7 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.aggregates import finished_schema
 from taskexecutor.executor.operators.columns import with_kind
 from taskexecutor.executor.operators.query_watermark import QueryOperator
+from taskexecutor.executor.operators.query_windows import QueryWindows
 from taskexecutor.executor.operators.registry import OperatorKind, alone
 from taskexecutor.executor.runtime_mode import is_batch
 
@@ -328,4 +329,8 @@ def _check_mode(step: AnalysisStep, spec: RunningAggregateSpec, schema: pa.Schem
             )
 
 
-KINDS = (OperatorKind(RunningAggregateSpec, _analyze, alone(RunningAggregate)),)
+def running_aggregate(spec: RunningAggregateSpec) -> RunningAggregate | QueryWindows:
+    return QueryWindows(spec) if spec.in_panes else RunningAggregate(spec)
+
+
+KINDS = (OperatorKind(RunningAggregateSpec, _analyze, alone(running_aggregate)),)

@@ -15,17 +15,12 @@ from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from firesteel.operators import AsOfSpec, JoinSpec, SameWindowSpec
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.columns import (
-    TIME,
-    WINDOW_END,
-    WINDOW_START,
-    as_timestamps,
-    without_kind,
-)
+from taskexecutor.executor.operators.columns import TIME, as_timestamps, without_kind
 
 NO_WINDOWS: Ints = np.empty(0, np.int64)  # for rows without windows
 

@@ -23,7 +23,13 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
-from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.operator import (
+    ColumnMemory,
+    OperatorState,
+    Output,
+    RuntimeContext,
+    StreamOperator,
+)
 from firesteel.operators import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.columnar import choose
@@ -66,11 +72,16 @@ class PaneWindows(StreamOperator):
         *,
         allowed_lateness_us: int = 0,
         clock_us: Callable[[], int] = wall_clock_us,
+        passed_us: Callable[[], int] | None = None,
     ) -> None:
+        """`passed_us` returns the last microsecond of event time that has passed, if that is not up
+        to the watermark.
+        """
         self._window = window
         self._contents = contents
         self._lateness_us = allowed_lateness_us
         self._clock_us = clock_us
+        self._passed_us = passed_us
         self._panes: dict[int, _Pane] = {}  # by start
         self._fired: dict[int, bool] = {}  # of open windows, by end
         self._firing: list[int] = []  # heap: ends of windows that have not fired
@@ -88,17 +99,28 @@ class PaneWindows(StreamOperator):
 
     def initialize_state(self, state: OperatorState) -> None:
         meaning = {"window": repr(self._window), **self._contents.meaning()}
-        self._memory = state.columns
+        self.use(state.columns)
         self._state = state.keyed_rows(
             "panes", self._contents.key_columns, meaning, self._contents.columns()
         )
 
+    def use(self, memory: ColumnMemory) -> None:
+        """Sets the memory of the rows."""
+        self.memory = memory
+
+    def restored(self) -> pa.Table | None:
+        """Returns the rows of the snapshot, for `load`."""
+        return self._state.restored()
+
     def open(self) -> None:
-        restored = self._state.restored()
-        if restored is None:
-            return
-        last = restored.num_columns - 1
-        for batch in restored.to_batches():
+        rows = self.restored()
+        if rows is not None:
+            self.load(rows)
+
+    def load(self, rows: pa.Table) -> None:
+        """Adds rows whose last column is the start of their pane."""
+        last = rows.num_columns - 1
+        for batch in rows.to_batches():
             starts_us = as_numpy(batch.column(last))
             for start_us, part in _by_pane(batch.remove_column(last), starts_us):
                 self._restore(start_us, part)
@@ -107,7 +129,7 @@ class PaneWindows(StreamOperator):
         pane = self._panes.get(start_us)
         if pane is None:
             pane = self._panes[start_us] = _Pane(self._new_log())
-            heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
+            heapq.heappush(self._leaving, (int(last_end_us(self._window, start_us)), start_us))
             # In processing time, a window that is over has not fired yet; otherwise its pane would
             # be removed.
             now_us = MIN_TIMESTAMP_US if self._window.processing_time else self._now_us
@@ -117,12 +139,21 @@ class PaneWindows(StreamOperator):
         pane.add(part)
 
     def _new_log(self) -> RowLog:
-        return RowLog(COMPACT_ROWS if self._memory.piece_bytes is None else _PIECES, self._memory)
+        return RowLog(COMPACT_ROWS if self.memory.piece_bytes is None else _PIECES, self.memory)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
+        self.keep(lambda rows: rows)
+
+    def keep(self, stored: Callable[[pa.Table], pa.Table]) -> None:
+        """Writes a snapshot: what `stored` makes of the current rows."""
         self._compact_some()
         panes = [(start_us, pane.log.pieces) for start_us, pane in self._panes.items()]
-        self._state.keep(lambda: self._with_starts(panes))
+
+        def rows() -> pa.Table | None:
+            table = self._with_starts(panes)
+            return None if table is None else stored(table)
+
+        self._state.keep(rows)
 
     def _with_starts(
         self, panes: Sequence[tuple[int, Sequence[pa.RecordBatch]]]
@@ -130,7 +161,7 @@ class PaneWindows(StreamOperator):
         """Returns the rows of all panes, with the start of each row's pane as the last column."""
         batches = [
             part.append_column(
-                _PANE_START, pa.array(self._memory.full(part.num_rows, start_us, np.int64))
+                _PANE_START, pa.array(self.memory.full(part.num_rows, start_us, np.int64))
             )
             for start_us, parts in panes
             for part in parts
@@ -140,11 +171,11 @@ class PaneWindows(StreamOperator):
     @property
     def _now_us(self) -> int:
         """Returns the last microsecond that has passed."""
-        return (
-            self._clock_us() - 1
-            if self._window.processing_time
-            else self.context.timers.current_watermark_us
-        )
+        if self._window.processing_time:
+            return self._clock_us() - 1
+        if self._passed_us is not None:
+            return self._passed_us()
+        return self.context.timers.current_watermark_us
 
     # -- arrival
 
@@ -159,18 +190,18 @@ class PaneWindows(StreamOperator):
             self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us
         )
         if self._window.slide_us > self._window.size_us:  # some rows are between windows
-            inside = self._last_end(starts_us) > starts_us
+            inside = last_end_us(self._window, starts_us) > starts_us
             batch, starts_us = batch.filter(pa.array(inside)), starts_us[inside]
         now_us = self._now_us
         if now_us > MIN_TIMESTAMP_US:
-            late = self._last_end(starts_us) - 1 + self._lateness_us <= now_us
+            late = last_end_us(self._window, starts_us) - 1 + self._lateness_us <= now_us
             if late.any():
                 self._contents.too_late(batch.filter(pa.array(late)))
                 batch, starts_us = batch.filter(pa.array(~late)), starts_us[~late]
         if not batch.num_rows:
             return
         kept = self._contents.kept(batch)
-        row_bytes = 0 if self._memory.piece_bytes is None else kept.nbytes / kept.num_rows
+        row_bytes = 0 if self.memory.piece_bytes is None else kept.nbytes / kept.num_rows
         for start_us, part in _by_pane(kept, starts_us):
             self._add(start_us, part, int(row_bytes * part.num_rows))
         if self._updated:
@@ -179,10 +210,10 @@ class PaneWindows(StreamOperator):
     def _add(self, start_us: int, part: pa.RecordBatch, size_bytes: int | None) -> None:
         pane = self._panes.get(start_us)
         if pane is None:
-            if int(self._last_end(start_us)) <= start_us:
+            if int(last_end_us(self._window, start_us)) <= start_us:
                 return  # between windows that do not touch
             pane = self._panes[start_us] = _Pane(self._new_log())
-            heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
+            heapq.heappush(self._leaving, (int(last_end_us(self._window, start_us)), start_us))
         now_us = self._now_us
         for end_us in self._ends(start_us):
             if end_us - 1 + self._lateness_us <= now_us and not self._window.processing_time:
@@ -217,22 +248,23 @@ class PaneWindows(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         if not self._window.processing_time:
-            self._advance(watermark.timestamp_us)
+            self.advance(watermark.timestamp_us)
         self.output.emit_watermark(watermark)
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
-        self._advance(timestamp_ms * 1_000 - 1)
+        self.advance(timestamp_ms * 1_000 - 1)
 
     def finish(self) -> None:
         """Fires the remaining windows when the input ends."""
         if self._firing:
-            self._advance(max(self._closing))
+            self.advance(max(self._closing))
 
     def close(self) -> None:
         self._panes.clear()
         self._contents.close()
 
-    def _advance(self, now_us: int) -> None:
+    def advance(self, now_us: int) -> None:
+        """Fires the windows of which this is the last microsecond, or an earlier one."""
         due = []
         while self._firing and self._firing[0] - 1 <= now_us:
             due.append(heapq.heappop(self._firing))
@@ -258,7 +290,7 @@ class PaneWindows(StreamOperator):
         if self._contents.one_window_at_a_time:
             yield from ([end_us] for end_us in ends_us)
             return
-        most = self._memory.piece_bytes
+        most = self.memory.piece_bytes
         if most is None:
             yield ends_us
             return
@@ -316,9 +348,9 @@ class PaneWindows(StreamOperator):
     def _parts(self, panes: Sequence[tuple[int, _Pane]]) -> int:
         """Returns the number of parts in which to combine the rows."""
         whole = self._contents.with_all_keys or not self._contents.key_columns
-        if whole or self._memory.piece_bytes is None:
+        if whole or self.memory.piece_bytes is None:
             return 1
-        return parts_of(_size_bytes(panes), self._memory)
+        return parts_of(_size_bytes(panes), self.memory)
 
     def _combined_in_parts(
         self, panes: Sequence[tuple[int, _Pane]]
@@ -330,7 +362,7 @@ class PaneWindows(StreamOperator):
         if parts == 1:
             yield self._combined_at_once(slices)
             return
-        keys, memory = self._contents.key_columns, self._memory
+        keys, memory = self._contents.key_columns, self.memory
         by_batch = {id(batch): divided(batch, keys, parts, memory) for _, batch in slices}
         for part in range(parts):
             mine = [(number, by_batch[id(batch)].of(part)) for number, batch in slices]
@@ -363,22 +395,19 @@ class PaneWindows(StreamOperator):
 
     # -- assignment to windows
 
-    def _last_end(self, start_us: Any) -> Any:
-        """Returns the end of the last window of a pane, or of each of many panes. If it is not
-        after the pane's start, the pane belongs to no window.
-        """
-        return (
-            start_us
-            - (start_us - self._window.offset_us) % self._window.slide_us
-            + self._window.size_us
-        )
-
     def _ends(self, start_us: int) -> Iterator[int]:
         """Yields the ends of all windows that contain a pane."""
-        end_us = int(self._last_end(start_us))
+        end_us = int(last_end_us(self._window, start_us))
         while end_us > start_us:
             yield end_us
             end_us -= self._window.slide_us
+
+
+def last_end_us(window: TumblingSpec | SlidingSpec, start_us: Any) -> Any:
+    """Returns the end of the last window of a pane, or of each of many panes. If it is not after
+    the pane's start, the pane belongs to no window.
+    """
+    return start_us - (start_us - window.offset_us) % window.slide_us + window.size_us
 
 
 def _slices(panes: Sequence[tuple[int, _Pane]]) -> list[tuple[int, pa.RecordBatch]]:

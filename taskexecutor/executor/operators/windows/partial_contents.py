@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from firesteel.operator import Output, RuntimeContext
 from firesteel.operators import WindowAggregateSpec
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.grouping import Ints
@@ -22,12 +23,7 @@ from taskexecutor.executor.columnar.grouping.merging import (
     merges_of,
 )
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.columns import (
-    WINDOW_END,
-    WINDOW_START,
-    as_int64,
-    as_timestamps,
-)
+from taskexecutor.executor.operators.columns import as_int64, as_timestamps
 from taskexecutor.executor.operators.windows.contents import Bounds, Combined
 
 LARGE_ROWS = 16_384  # windows of at least this average size are merged one by one

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from firesteel.operator import Output, RuntimeContext
 from firesteel.operators import WindowApplySpec
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.columnar.grouping.grouping import Ints
-from taskexecutor.executor.operators.columns import WINDOW_END, WINDOW_START, as_timestamps
+from taskexecutor.executor.operators.columns import as_timestamps
 from taskexecutor.executor.operators.windows.contents import Combined, StoredRows
 from taskexecutor.executor.operators.windows.fired_rows import with_window
 from taskexecutor.executor.operators.windows.spark_windows import SparkWindows

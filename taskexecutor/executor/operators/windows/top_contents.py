@@ -6,17 +6,12 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.operators import WindowTopNSpec
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import as_array
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group, one_group
 from taskexecutor.executor.columnar.grouping.ordering import ranks_of, sorted_rows
-from taskexecutor.executor.operators.columns import (
-    RANK,
-    TIME,
-    WINDOW_END,
-    WINDOW_START,
-    as_timestamps,
-)
+from taskexecutor.executor.operators.columns import RANK, TIME, as_timestamps
 from taskexecutor.executor.operators.windows.contents import Combined, StoredRows
 
 

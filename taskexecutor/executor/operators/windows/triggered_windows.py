@@ -29,6 +29,7 @@ from firesteel.operators import (
     TumblingSpec,
     WindowApplySpec,
 )
+from firesteel.operators.assigners import WINDOW_END, WINDOW_START
 from firesteel.triggers import (
     MAX_TIMESTAMP_MS,
     GlobalWindow,
@@ -43,12 +44,7 @@ from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.columnar.jvm.session import session_zone
-from taskexecutor.executor.operators.columns import (
-    WINDOW_END,
-    WINDOW_ID,
-    WINDOW_START,
-    as_timestamps,
-)
+from taskexecutor.executor.operators.columns import WINDOW_ID, as_timestamps
 from taskexecutor.executor.operators.python_rows.rows import rows_of
 from taskexecutor.executor.operators.windows.contents import StoredRows
 from taskexecutor.executor.operators.windows.fired_rows import (
