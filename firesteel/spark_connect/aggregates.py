@@ -60,6 +60,9 @@ class ObservedStream:
     without_rows: pa.Table  # the metrics of a batch without rows there
 
 
+_ALL_ROWS = "all_rows"  # the key of rows without groups
+
+
 class Aggregates:
     """Plans the aggregates of one query, whose classic session of the JVM is `session`. `flow_of`
     plans the nodes below; `static_rows` runs a plan without streams. With `batches`, aggregates
@@ -183,7 +186,7 @@ class Aggregates:
             return with_watermark(partials, watermark, LATEST, drops=True)
 
         stream = flow.stream.key_by(*by)._add_in_two_halves(
-            f"Aggregate({', '.join(without_ids(key.attribute.name()) for key in keys)})",
+            f"Aggregate({', '.join(_titles(keys))})",
             partial,
             final,
             between=timed,
@@ -260,7 +263,7 @@ class Aggregates:
 
     def _all_rows(self) -> Any:
         """Returns the key of an aggregate without groups."""
-        return self._catalyst.named(self._catalyst.literal(1), "all_rows")
+        return self._catalyst.named(self._catalyst.literal(1), _ALL_ROWS)
 
     def _after_aggregate(
         self, stream: DataStream, keys: Sequence[Key], called: _Called, results: Sequence[Any]
@@ -388,6 +391,11 @@ def _is_updated(text: str) -> bool:
     with contextlib.suppress(InvalidProgram):
         return parse_aggregates([f"{text} AS result"])[0].splittable
     return False
+
+
+def _titles(keys: Sequence[Key]) -> list[str]:
+    names = [without_ids(key.attribute.name()) for key in keys]
+    return [name for name in names if name != _ALL_ROWS] or names
 
 
 def _are_harmless(grouping: Sequence[Any], calls: Sequence[Any]) -> bool:

@@ -446,6 +446,19 @@ def partial_of(query: DataFrame) -> PartialWindowAggregateSpec:
     return partial
 
 
+def aggregates_of(
+    query: DataFrame, output_mode: str
+) -> tuple[PartialWindowAggregateSpec, RunningAggregateSpec]:
+    partial, final = (
+        spec
+        for spec in specs(planned(query, output_mode))
+        if isinstance(spec, PartialWindowAggregateSpec | RunningAggregateSpec)
+    )
+    assert isinstance(partial, PartialWindowAggregateSpec)
+    assert isinstance(final, RunningAggregateSpec)
+    return partial, final
+
+
 @pytest.mark.parametrize(
     ("arguments", "window"),
     [
@@ -467,11 +480,29 @@ def partial_of(query: DataFrame) -> PartialWindowAggregateSpec:
 def test_windows_are_computed_by_firesteel(
     orders: DataFrame, arguments: list[str], window: TumblingSpec | SlidingSpec
 ) -> None:
-    windows = orders.groupBy("shop", F.window("at", *arguments))
-    partial = partial_of(windows.agg(F.sum("price"), F.max("at")))
-    assert partial.window == window
+    query = orders.groupBy("shop", F.window("at", *arguments)).agg(F.sum("price"), F.max("at"))
+    partial, final = aggregates_of(query, "update")
+    assert partial.window == final.window == window
     assert partial.whole_windows
     assert partial.key_columns == ("shop_1",)
+
+
+@pytest.mark.parametrize("groups", [["shop"], []])
+def test_windows_that_are_emitted_once_are_divided_into_panes(
+    orders: DataFrame, groups: list[str]
+) -> None:
+    """All panes of a key are at one subtask."""
+    query = orders.groupBy(*groups, F.window("at", "10 seconds", "4 seconds")).count()
+    partial, final = aggregates_of(query, "append")
+    assert final.window == SlidingSpec(size_us=10 * SECOND_US, slide_us=4 * SECOND_US)
+    assert partial.window == TumblingSpec(size_us=2 * SECOND_US)
+    (edge,) = (
+        edge
+        for edge in planned(query).environment._program.graph.edges
+        if isinstance(edge.target.spec, RunningAggregateSpec)
+    )
+    assert edge.key_columns == (("shop_1",) if groups else ("all_rows_1",))
+    assert edge.target.name == f"Aggregate({', '.join([*groups, 'window'])})"
 
 
 @pytest.mark.parametrize(
