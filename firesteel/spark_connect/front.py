@@ -53,8 +53,8 @@ class Commands(Protocol):
     def handler(self, command: proto.Command) -> Callable[[Operation], None] | None:
         """Returns what executes the command; None if Spark does."""
 
-    def before(self, session: SessionKey) -> None:
-        """Called before Spark runs or analyses a plan of the session."""
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
+        """Called before Spark runs or analyses a plan of the session, which it may change."""
 
     def release(self, session: SessionKey) -> None:
         """Called when a session ends."""
@@ -216,7 +216,9 @@ class Front:
         session = SessionKey.of(parsed)
         handler = self._handler(parsed.plan)
         if handler is None:
-            self._commands.before(session)
+            self._commands.before(session, parsed.plan)
+            if parsed.plan.HasField("command"):
+                request = parsed.SerializeToString()
             known = _knowing_kafka(proto.ExecutePlanRequest, request)
             yield from self._pass("ExecutePlan", "unary_stream", known, context)
             return
@@ -243,7 +245,8 @@ class Front:
             yield response.SerializeToString()
 
     def _analyze_plan(self, request: bytes, context: grpc.ServicerContext) -> Any:
-        self._commands.before(SessionKey.of(proto.AnalyzePlanRequest.FromString(request)))
+        session = SessionKey.of(proto.AnalyzePlanRequest.FromString(request))
+        self._commands.before(session, proto.Plan())
         known = _knowing_kafka(proto.AnalyzePlanRequest, request)
         return self._pass("AnalyzePlan", "unary_unary", known, context)
 

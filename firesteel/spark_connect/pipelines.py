@@ -152,8 +152,8 @@ class AnsweredCommands:
     def handler(self, command: proto.Command) -> Callable[[Operation], None] | None:
         return self._queries.handler(command) or self._pipelines.handler(command)
 
-    def before(self, session: SessionKey) -> None:
-        self._queries.before(session)
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
+        self._queries.before(session, plan)
 
     def release(self, session: SessionKey) -> None:
         self._queries.release(session)

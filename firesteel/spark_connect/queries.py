@@ -75,8 +75,8 @@ class Starter(Protocol):
         self, session: SessionKey, request: proto.WriteStreamOperationStart
     ) -> StartedQuery: ...
 
-    def before(self, session: SessionKey) -> None:
-        """Called before Spark runs or analyses a plan of the session."""
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
+        """Called before Spark runs or analyses a plan of the session, which it may change."""
 
     def release(self, session: SessionKey) -> None:
         """Called when a session ends, after its queries."""
@@ -273,8 +273,8 @@ class StreamingQueries:
             case _:
                 return None
 
-    def before(self, session: SessionKey) -> None:
-        self._starter.before(session)
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
+        self._starter.before(session, plan)
 
     def release(self, session: SessionKey) -> None:
         """Stops the queries of a session that ends."""

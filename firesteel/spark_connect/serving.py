@@ -136,9 +136,9 @@ class Serving:
         self._started()
         return self._commands.handler(command)
 
-    def before(self, session: SessionKey) -> None:
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
         self._started()
-        self._commands.before(session)
+        self._commands.before(session, plan)
 
     def release(self, session: SessionKey) -> None:
         """Stops the queries of a session that ends."""

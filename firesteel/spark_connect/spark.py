@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.catalyst_plan import scala_entries
+from firesteel.plan.catalyst_plan import items, scala_entries
 from firesteel.plan.java_calls import hasten
+from firesteel.spark_connect.added_columns import keep_event_times
 from firesteel.spark_connect.java_options import java_options
 from firesteel.spark_connect.outer_frames import local_frame
 
@@ -194,6 +196,19 @@ class Spark:
             )
             rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(holder.session(), plan)
             return rows.queryExecution().analyzed()
+
+    def keep_event_times(self, user_id: str, session_id: str, message: Any) -> None:
+        """Lets the columns that a message of Spark Connect adds keep their event times."""
+
+        def names_of(relation: bytes) -> list[str] | None:
+            try:
+                output = self.analyzed(user_id, session_id, relation).output()
+            except Py4JJavaError:  # as Spark itself reports for the message
+                return None
+            return [each.name() for each in items(output)]
+
+        conf = self.holder(user_id, session_id).session().sessionState().conf()
+        keep_event_times(message, names_of, case_sensitive=bool(conf.caseSensitiveAnalysis()))
 
     def rows(self, user_id: str, session_id: str, plan: Any) -> pa.Table:
         """Runs an analysed plan without streams in a session. Returns its rows."""

@@ -78,8 +78,10 @@ class JobStarter:
         self._spark.prepare(session.user_id, session.session_id)  # it may be its first call
 
         def analyzed() -> Any:
-            relation = renamed(request.input).SerializeToString()
-            return self._spark.analyzed(session.user_id, session.session_id, relation)
+            relation = renamed(request.input)
+            own = session.user_id, session.session_id
+            self._spark.keep_event_times(*own, relation)
+            return self._spark.analyzed(*own, relation.SerializeToString())
 
         if request.table_name:
             own = self._spark.holder(session.user_id, session.session_id).session()
@@ -256,11 +258,13 @@ class JobStarter:
             closed=closed,
         )
 
-    def before(self, session: SessionKey) -> None:
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
         """Called before Spark runs or analyses a plan of the session: lets it know Kafka, and shows
-        the rows of memory sinks.
+        the rows of memory sinks. Streams of views and pipelines keep their event times.
         """
         self._spark.prepare(session.user_id, session.session_id)
+        if plan.HasField("command"):
+            self._spark.keep_event_times(session.user_id, session.session_id, plan.command)
         for name in sorted(self._written.get(session, ())):
             refresh(self._spark.holder(session.user_id, session.session_id).session(), name)
         if session not in self._tables:

@@ -66,11 +66,14 @@ def time_window(catalyst: Catalyst, plan: Any, window: Any) -> TimeWindow | None
         if any(each.references().contains(window) for each in rest):
             return None
         (below,) = children(plan)
-        if kind(made) == "Alias":
+        if kind(made) == "Alias" and not is_attribute(made.child()):
             if window.metadata().contains("spark.sessionWindow"):
                 return _session(catalyst, made.child(), rest, below)
             return _tumbling(catalyst, made.child(), rest, below)
-        found = time_window(catalyst, below, window)
+        source = made.child() if kind(made) == "Alias" else window
+        if any(each.references().contains(source) for each in rest):
+            return None
+        found = time_window(catalyst, below, source)
         if found is None:
             return None
         filtered = _with_time(catalyst, rest, found.time, found.filtered)

@@ -74,7 +74,7 @@ class Answers:
     def handler(self, command: proto.Command) -> Callable[[Operation], None] | None:
         return self.work if command.HasField("streaming_query_command") else None
 
-    def before(self, session: SessionKey) -> None:
+    def before(self, session: SessionKey, plan: proto.Plan) -> None:
         self.before_plans.append(session)
 
     def release(self, session: SessionKey) -> None:

@@ -97,7 +97,7 @@ class Starter:
             closed=lambda: self.closed.append(job.job_id),
         )
 
-    def before(self, session: SessionKey) -> None: ...
+    def before(self, session: SessionKey, plan: proto.Plan) -> None: ...
 
     def release(self, session: SessionKey) -> None:
         self.released.append(session)
