@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from firesteel.column_names import same
 from firesteel.errors import InvalidProgram
 from firesteel.operators import PartialWindowAggregateSpec, RowsBetweenSpec
+from firesteel.operators.aggregates import AggregateExpression
 from firesteel.row_kind import ROW_KIND
 from firesteel.windowed_stream import KeyedRows, Stream, order_of, parsed_without_windows
 
@@ -49,11 +50,13 @@ class RowsBetween(Generic[Stream]):
         each, and `row_kind`: a stream of changes, because a record that is inserted between others
         changes their results. The records may be changes themselves.
 
-        The expressions are those of `KeyedStream.aggregate` that support retraction. All records
-        are kept until the stream ends. Raises InvalidProgram for invalid expressions.
+        The expressions are those of `KeyedStream.aggregate` that support retraction, except first
+        and last, which are by event time. All records are kept until the stream ends. Raises
+        InvalidProgram for invalid expressions.
         """
         keys = self._keyed.key_columns
         aggregates = parsed_without_windows(self._keyed, expressions)
+        _check_order(aggregates, self._by[0])
         if any(same(item.name, ROW_KIND) for item in aggregates):
             raise InvalidProgram(f"{ROW_KIND!r} is a column of the result; choose another name")
         partial = PartialWindowAggregateSpec(
@@ -69,3 +72,20 @@ class RowsBetween(Generic[Stream]):
         )
         title = name or f"RowsBetween({self._start}, {self._end} by {', '.join(self._by)})"
         return self._keyed._add_in_two_halves(title, partial, final, uid=uid)
+
+
+def _check_order(aggregates: Sequence[AggregateExpression], by: str) -> None:
+    """Raises InvalidProgram for first() and last(): the values at the first and last event time
+    may not be those of the first and last rows.
+    """
+    from firesteel.plan.aggregates.calls import calls_of  # imports the SQL parser
+
+    for item in aggregates:
+        for call in calls_of(item.sql):
+            least = call.name.startswith("first")
+            if least or call.name.startswith("last"):
+                other = f"{'min' if least else 'max'}_by(value, {by})"
+                raise InvalidProgram(
+                    f"rows_between(...).aggregate({item.sql!r}): {call.name}() is by event time,"
+                    f" not in the order of the rows; use {other}"
+                )

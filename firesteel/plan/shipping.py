@@ -42,7 +42,7 @@ class Shipment:
 
 def _pickled(node: StreamNode) -> Pickled:
     try:
-        return dumps_with_lines(node.spec)
+        return dumps_with_lines(node.spec, node.bindings)
     except Exception as error:
         variables = ", ".join(_unpicklable(node.spec))
         raise InvalidProgram(

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from firesteel.plan.bindings import Bindings
 from firesteel.plan.local_modules import imports_of, is_by_value
 
 _FIRESTEEL = str(Path(__file__).parents[1]) + "/"
@@ -40,9 +41,9 @@ class Pickled(NamedTuple):
     """The latter modules only."""
 
 
-def dumps_with_lines(value: Any) -> Pickled:
-    """Pickles like `cloudpickle.dumps`, with source lines."""
-    data, pickler = _pickled(value)
+def dumps_with_lines(value: Any, bindings: Bindings | None = None) -> Pickled:
+    """Pickles like `cloudpickle.dumps`, with source lines; functions with these variables."""
+    data, pickler = _pickled(value, bindings)
     if pickler.lines:
         data = pickle.dumps(_Shipped(data, pickler.lines))
     return Pickled(data, frozenset(pickler.modules), frozenset(pickler.imported_late))
@@ -53,9 +54,9 @@ def dumps_without_lines(value: Any) -> bytes:
     return _pickled(value)[0]
 
 
-def _pickled(value: Any) -> tuple[bytes, _Pickler]:
+def _pickled(value: Any, bindings: Bindings | None = None) -> tuple[bytes, _Pickler]:
     buffer = io.BytesIO()
-    pickler = _Pickler(buffer)
+    pickler = _Pickler(buffer, bindings)
     pickler.dump(value)
     return buffer.getvalue(), pickler
 
@@ -65,8 +66,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     modules that it pickles by name.
     """
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, bindings: Bindings | None = None) -> None:
         super().__init__(file)
+        self._bindings = bindings
         self.lines: Lines = {}
         self.modules: set[str] = set()
         self.imported_late: set[str] = set()
@@ -75,6 +77,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
+            if self._bindings is not None:
+                value = self._bindings.of(value)
             self._package = value.__globals__.get("__package__") or ""
         if isinstance(value, ModuleType):
             self._note_module(value.__name__)

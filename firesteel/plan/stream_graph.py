@@ -13,6 +13,7 @@ from firesteel.common.job_graph import Partitioner, ResultType, Scaling
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.operators import Spec
+from firesteel.plan.bindings import Bindings
 from firesteel.plan.source_lines import Place, place_of_call
 
 DEFAULT_GROUP = "default"
@@ -52,6 +53,7 @@ class StreamNode:
     # It processes the whole stream, so it has exactly one subtask.
     whole: bool = False
     scaling: Scaling = Scaling.DEFAULT  # decided by `resolved`
+    bindings: Bindings | None = None  # of its functions
 
     @property
     def is_source(self) -> bool:
@@ -98,6 +100,7 @@ class StreamGraph:
 
     def add_node(self, name: str, spec: Spec, *, inputs: int) -> StreamNode:
         node = StreamNode(len(self.nodes), name, spec, inputs, place_of_call())
+        node.bindings = Bindings(spec)
         node.runs_on_spark = spec.runs_on_spark
         self.nodes.append(node)
         return node

@@ -295,6 +295,10 @@ def test_rows_with_those_around_them_grow_too() -> None:
             "'row_kind' is a column of the result",
         ),
         (lambda s: s.rows_between(-1, 0, by="id").aggregate("median(id)"), "without a window"),
+        (
+            lambda s: s.rows_between(-1, 0, by="id").aggregate("1 + last(id) AS n"),
+            "last() is by event time, not in the order of the rows; use max_by(value, id)",
+        ),
     ],
 )
 def test_wrong_rows_between(program: Callable[[Any], Any], message: str) -> None:
