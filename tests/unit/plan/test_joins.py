@@ -6,6 +6,7 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -295,15 +296,21 @@ def test_rows_with_those_around_them_grow_too() -> None:
             "'row_kind' is a column of the result",
         ),
         (lambda s: s.rows_between(-1, 0, by="id").aggregate("median(id)"), "without a window"),
-        (
-            lambda s: s.rows_between(-1, 0, by="id").aggregate("1 + last(id) AS n"),
-            "last() is by event time, not in the order of the rows; use max_by(value, id)",
-        ),
     ],
 )
 def test_wrong_rows_between(program: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(InvalidProgram, match=re.escape(message)):
         program(Environment().from_sequence(0, 3, column="id").key_by("id"))
+
+
+def test_rows_between_have_no_first_and_last_by_event_time() -> None:
+    rows = Environment().from_collection(
+        [(1, datetime(2026, 1, 1, tzinfo=UTC))], "id INT, t TIMESTAMP"
+    )
+    timed = rows.assign_timestamps_and_watermarks(Watermarks.bounded("t"))
+    message = "last() is by event time, not in the order of the rows; use max_by(value, id)"
+    with pytest.raises(InvalidProgram, match=re.escape(message)):
+        timed.key_by("id").rows_between(-1, 0, by="id").aggregate("1 + last(t) AS n")
 
 
 def test_an_endless_stream_of_one_side_is_enough() -> None:
