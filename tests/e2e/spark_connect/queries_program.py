@@ -106,6 +106,7 @@ class Landings(StatefulProcessor):
         pass
 
 
+timed.withColumn("stay", F.session_window("time", "2 hours")).createOrReplaceTempView("stays")
 departures = timed.selectExpr("time AS left_at", "tailnum", "origin").where("origin = 'EWR'")
 others = (
     flights.selectExpr("time AS next_at", "tailnum AS plane", "origin AS place")
@@ -206,6 +207,13 @@ QUERIES = {
         .agg(F.sum("distance").alias("miles"), F.approx_count_distinct("tailnum").alias("planes"))
         .where("miles > 10000")
         .select("window.end", "carrier", "miles", "planes"),
+        "added_windows": timed.withColumn("time", F.col("time"))
+        .withColumns({"hours": F.window("time", "6 hours"), "miles": F.col("distance") + 1})
+        .groupBy("hours", "origin")
+        .agg(F.sum("miles").alias("miles"), F.count("*").alias("n")),
+        "added_sessions": spark.sql(
+            "SELECT stay.start, count(*) AS n FROM stays GROUP BY stay, origin"
+        ),
         "sessions": timed.where("tailnum IS NOT NULL")
         .groupBy(F.session_window("time", "4 hours"), "tailnum")
         .agg(F.count("*").alias("legs"), F.sum("distance").alias("miles"))

@@ -33,7 +33,7 @@ NAMES = (
     *("files", "rows_of_parquet", "stored_metadata"),
     *("rows", "sql", "subqueries", "subqueries_of_one_table", "scalar_subqueries"),
     *("lateral", "union", "pandas"),
-    *("tumbling", "times", "sliding", "sessions", "unique"),
+    *("tumbling", "times", "sliding", "added_windows", "added_sessions", "sessions", "unique"),
     *("unique_windows", "same_windows", "within_hours", "after_state"),
     *(
         "unique_near",
