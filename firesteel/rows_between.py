@@ -56,7 +56,7 @@ class RowsBetween(Generic[Stream]):
         """
         keys = self._keyed.key_columns
         aggregates = parsed_without_windows(self._keyed, expressions)
-        _check_order(aggregates, self._by[0])
+        _check_order(aggregates, self._by[0], self._ascending[0])
         if any(same(item.name, ROW_KIND) for item in aggregates):
             raise InvalidProgram(f"{ROW_KIND!r} is a column of the result; choose another name")
         partial = PartialWindowAggregateSpec(
@@ -74,7 +74,7 @@ class RowsBetween(Generic[Stream]):
         return self._keyed._add_in_two_halves(title, partial, final, uid=uid)
 
 
-def _check_order(aggregates: Sequence[AggregateExpression], by: str) -> None:
+def _check_order(aggregates: Sequence[AggregateExpression], by: str, ascending: bool) -> None:
     """Raises InvalidProgram for first() and last(): the values at the first and last event time
     may not be those of the first and last rows.
     """
@@ -84,7 +84,7 @@ def _check_order(aggregates: Sequence[AggregateExpression], by: str) -> None:
         for call in calls_of(item.sql):
             least = call.name.startswith("first")
             if least or call.name.startswith("last"):
-                other = f"{'min' if least else 'max'}_by(value, {by})"
+                other = f"{'min' if least == ascending else 'max'}_by(value, {by})"
                 raise InvalidProgram(
                     f"rows_between(...).aggregate({item.sql!r}): {call.name}() is by event time,"
                     f" not in the order of the rows; use {other}"

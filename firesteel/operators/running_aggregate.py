@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from firesteel.operators.aggregates import AggregateExpression
-from firesteel.operators.assigners import WINDOW_END, SlidingSpec, TumblingSpec, WindowSpec
+from firesteel.operators.assigners import WINDOW_END, SlidingSpec, WindowSpec
 from firesteel.operators.spec import Spec
 
 
@@ -44,11 +44,11 @@ class RunningAggregateSpec(Spec):
 
     @property
     def in_panes(self) -> bool:
-        """Whether the input has the panes of the window, not whole windows: each window is emitted
-        once, when it expires. The rows of a key in all windows then belong to one subtask.
+        """Whether the input has the panes of sliding windows, not whole windows: each window is
+        emitted once, when it expires. The rows of a key in all windows then belong to one subtask.
         """
-        assigned = isinstance(self.window, TumblingSpec | SlidingSpec)
-        return assigned and self.mode == "append" and self.expires == WINDOW_END
+        sliding = isinstance(self.window, SlidingSpec)
+        return sliding and self.mode == "append" and self.expires == WINDOW_END
 
     @property
     def fixed_parallelism(self) -> int | None:

@@ -7,98 +7,114 @@ function means the value that it had when `map` or `transform` took the function
 from __future__ import annotations
 
 import dataclasses
+import dis
 import functools
 import sys
 from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
-_MOST_ITEMS = 1_000  # of a list: more are data
+_MOST_ITEMS = 1_000  # of lists and tuples: more are data
+_OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
 _EMPTY = object()  # the content of a cell without one
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Variables:
-    function: FunctionType
-    own: dict[str, Any]  # global ones of the program, by name
-    cells: tuple[Any, ...]  # the contents of its cells
-
-    @property
-    def changed(self) -> bool:
-        names = self.function.__globals__
-        return any(names.get(name, _EMPTY) is not value for name, value in self.own.items()) or any(
-            new is not old for new, old in zip(_contents(self.function), self.cells, strict=True)
-        )
-
-    def bound(self) -> FunctionType:
-        """Returns the function with these variables."""
-        given = self.function
-        cells = tuple(
-            cell if value is _EMPTY else CellType(value)
-            for cell, value in zip(given.__closure__ or (), self.cells, strict=True)
-        )
-        names = {**given.__globals__, **self.own}
-        bound = FunctionType(given.__code__, names, given.__name__, given.__defaults__, cells)
-        for name in ("__kwdefaults__", "__annotations__", "__qualname__", "__module__", "__doc__"):
-            setattr(bound, name, getattr(given, name))
-        bound.__dict__.update(given.__dict__)
-        return bound
-
-
 class Bindings:
-    """The variables of all functions that a value refers to, now."""
+    """The variables of all functions that a value refers to, now: the cells of functions in
+    functions, and the global variables of functions of the program.
+    """
 
     def __init__(self, value: Any) -> None:
-        self._functions: dict[int, _Variables] = {}
+        self._cells: dict[int, tuple[FunctionType, tuple[Any, ...]]] = {}
+        self._globals: dict[str, Any] = {}
+        self._program = vars(sys.modules["__main__"])
         self._bound: dict[int, FunctionType] = {}
+        self._own: dict[str, Any] | None = None  # the globals of all bound functions
+        self._items = _MOST_ITEMS
         self._seen: set[int] = set()
         self._bind(value)
 
     def of(self, function: FunctionType) -> FunctionType:
         """Returns the function with its variables as they were."""
-        known = self._functions.get(id(function))
-        if known is None or not known.changed:
+        known = self._cells.get(id(function))
+        if known is None or not self._changed(*known):
             return function
         if id(function) not in self._bound:
-            self._bound[id(function)] = known.bound()
+            self._bound[id(function)] = self._rebuilt(*known)
         return self._bound[id(function)]
 
+    def _changed(self, function: FunctionType, cells: tuple[Any, ...]) -> bool:
+        if any(new is not old for new, old in zip(_contents(function), cells, strict=True)):
+            return True
+        # Functions that share variables still do: all of them are bound, or none.
+        return function.__globals__ is self._program and self._globals_changed
+
+    @functools.cached_property
+    def _globals_changed(self) -> bool:
+        now = self._program
+        return any(now.get(name, _EMPTY) is not old for name, old in self._globals.items())
+
+    def _rebuilt(self, given: FunctionType, cells: tuple[Any, ...]) -> FunctionType:
+        names = given.__globals__
+        if names is self._program:
+            if self._own is None:
+                self._own = {**names, **self._globals}
+            names = self._own
+        closure = tuple(
+            cell if content is _EMPTY else CellType(content)
+            for cell, content in zip(given.__closure__ or (), cells, strict=True)
+        )
+        bound = FunctionType(given.__code__, names, given.__name__, given.__defaults__, closure)
+        for name in ("__kwdefaults__", "__annotations__", "__qualname__", "__module__", "__doc__"):
+            setattr(bound, name, getattr(given, name))
+        bound.__dict__.update(given.__dict__)
+        return bound
+
     def _bind(self, value: Any) -> None:
-        for function in _functions(value, self._seen):
-            if id(function) in self._functions:
+        for function in self._functions(value):
+            if id(function) in self._cells:
                 continue
-            names, contents = function.__globals__, _contents(function)
-            is_program = names is vars(sys.modules["__main__"])
-            own = _names(function.__code__) & names.keys() if is_program else ()
-            variables = _Variables(function, {name: names[name] for name in own}, contents)
-            self._functions[id(function)] = variables
-            for each in (*variables.own.values(), *variables.cells):
+            in_program = function.__globals__ is self._program
+            # Others are members of a module, which are pickled by name.
+            inner = in_program or "<locals>" in function.__qualname__
+            contents = _contents(function)
+            if not inner:
+                continue
+            self._cells[id(function)] = function, contents
+            used = _globals_of(function.__code__) & self._program.keys() if in_program else ()
+            self._globals |= {name: self._program[name] for name in used}
+            for each in (*(self._program[name] for name in used), *contents):
                 self._bind(each)
 
-
-def _functions(value: Any, seen: set[int]) -> Iterator[FunctionType]:
-    """Yields the functions that a value of a spec consists of."""
-    match value:
-        case FunctionType():
+    def _functions(self, value: Any) -> Iterator[FunctionType]:
+        """Yields the functions that a value of a spec consists of."""
+        if isinstance(value, FunctionType):
             yield value
-        case MethodType():
-            yield from _functions(value.__func__, seen)
-        case functools.partial():
-            yield from _functions(value.func, seen)
-        case tuple() | list():
-            for each in value[:_MOST_ITEMS]:
-                yield from _functions(each, seen)
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            if id(value) not in seen:
-                seen.add(id(value))
-                for field in dataclasses.fields(value):
-                    yield from _functions(getattr(value, field.name, None), seen)
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                yield from self._functions(getattr(value, "func", None))  # of PySpark's udf
+        elif isinstance(value, MethodType):
+            yield from self._functions(value.__func__)
+        elif isinstance(value, functools.partial):
+            yield from self._functions((value.func, *value.args, *value.keywords.values()))
+        elif id(value) in self._seen:
+            return
+        elif isinstance(value, tuple | list):
+            self._seen.add(id(value))
+            for each in value[: max(self._items, 0)]:
+                self._items -= 1
+                yield from self._functions(each)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            self._seen.add(id(value))
+            for field in dataclasses.fields(value):
+                yield from self._functions(getattr(value, field.name, None))
 
 
-def _names(code: CodeType) -> set[str]:
-    """Returns the names of global variables, and of attributes, in the code."""
+def _globals_of(code: CodeType) -> set[str]:
+    """Returns the names of the global variables that the code uses."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname in _OF_GLOBALS}
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return own.union(*map(_globals_of, inner))
 
 
 def _contents(function: FunctionType) -> tuple[Any, ...]:

@@ -13,7 +13,8 @@ from typing import Any
 
 # Functions whose result has an event time if their argument has.
 _WINDOWS = ("window", "session_window", "window_time")
-_MAY_BE_TIME = re.compile(r"\s*[\w.`]+\s*|.*window.*", re.IGNORECASE | re.DOTALL)  # SQL
+_QUOTED = re.compile(r"`((?:[^`]|``)*)`")
+_MAY_BE_TIME = re.compile(r"\s*(?:[\w.]|`[^`]*`)+\s*|.*window.*", re.IGNORECASE | re.DOTALL)  # SQL
 
 
 def keep_event_times(
@@ -24,7 +25,7 @@ def keep_event_times(
 ) -> bool:
     """Replaces `WithColumns` by `Project` in the relations of a message of Spark Connect, where an
     added column may be an event time. `names_of` returns the columns of a serialised `Relation`;
-    None if it is not valid. Returns whether the message may have an event time.
+    None if it is not a valid stream. Returns whether the message may have an event time.
     """
     found = False
     for field, value in message.ListFields():
@@ -50,7 +51,7 @@ def _replace(
     added = relation.with_columns
     if not any(_may_be_time(alias.expr) for alias in added.aliases):
         return
-    names = names_of(added.input.SerializeToString())
+    names = _names_of_projection(added.input) or names_of(added.input.SerializeToString())
     if names is None:
         return
 
@@ -75,6 +76,19 @@ def _replace(
     relation.project.CopyFrom(project)
 
 
+def _names_of_projection(relation: Any) -> list[str] | None:
+    """Returns the columns of a projection that `_replace` has made; None for other relations."""
+    names = []
+    for each in relation.project.expressions:
+        if each.HasField("alias") and len(each.alias.name) == 1:
+            names.append(each.alias.name[0])
+        elif text := _QUOTED.fullmatch(each.unresolved_attribute.unparsed_identifier):
+            names.append(text[1].replace("``", "`"))
+        else:
+            return None
+    return names
+
+
 def _may_be_time(expression: Any) -> bool:
     match expression.WhichOneof("expr_type"):
         case "unresolved_attribute":
@@ -83,6 +97,8 @@ def _may_be_time(expression: Any) -> bool:
             return _MAY_BE_TIME.fullmatch(expression.expression_string.expression) is not None
         case "unresolved_function":
             return expression.unresolved_function.function_name.lower() in _WINDOWS
+        case "call_function":
+            return expression.call_function.function_name.lower() in _WINDOWS
         case "alias":
             return not expression.alias.metadata and _may_be_time(expression.alias.expr)
     return False

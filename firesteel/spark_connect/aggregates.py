@@ -111,7 +111,7 @@ class Aggregates:
         has_groups = bool(grouping) or spec is not None
         # Each window is emitted once: the panes of all windows of a key are at one subtask.
         in_panes = (
-            isinstance(spec, TumblingSpec | SlidingSpec)
+            isinstance(spec, SlidingSpec)
             and self._output_mode == "append"
             and delay_ms(attribute) is not None
         )
@@ -166,7 +166,7 @@ class Aggregates:
                 at_barriers=self.batches,
             )
             if final.in_panes:
-                assert isinstance(spec, TumblingSpec | SlidingSpec)
+                assert isinstance(spec, SlidingSpec)
                 by = tuple(name for name in names if name != final.expires)
                 spec = TumblingSpec(size_us=spec.pane_us, offset_us=spec.offset_us)
         partial = PartialWindowAggregateSpec(

@@ -216,10 +216,13 @@ class Front:
         session = SessionKey.of(parsed)
         handler = self._handler(parsed.plan)
         if handler is None:
-            self._commands.before(session, parsed.plan)
-            if parsed.plan.HasField("command"):
-                request = parsed.SerializeToString()
             known = _knowing_kafka(proto.ExecutePlanRequest, request)
+            if parsed.plan.HasField("command"):
+                parsed = proto.ExecutePlanRequest.FromString(known)
+                self._commands.before(session, parsed.plan)
+                known = parsed.SerializeToString()
+            else:
+                self._commands.before(session, proto.Plan())
             yield from self._pass("ExecutePlan", "unary_stream", known, context)
             return
         operation = Operation(parsed)

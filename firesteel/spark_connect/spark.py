@@ -198,14 +198,16 @@ class Spark:
             return rows.queryExecution().analyzed()
 
     def keep_event_times(self, user_id: str, session_id: str, message: Any) -> None:
-        """Lets the columns that a message of Spark Connect adds keep their event times."""
+        """Lets the columns that a message of Spark Connect adds to streams keep their event
+        times.
+        """
 
         def names_of(relation: bytes) -> list[str] | None:
             try:
-                output = self.analyzed(user_id, session_id, relation).output()
+                plan = self.analyzed(user_id, session_id, relation)
             except Py4JJavaError:  # as Spark itself reports for the message
                 return None
-            return [each.name() for each in items(output)]
+            return [each.name() for each in items(plan.output())] if plan.isStreaming() else None
 
         conf = self.holder(user_id, session_id).session().sessionState().conf()
         keep_event_times(message, names_of, case_sensitive=bool(conf.caseSensitiveAnalysis()))

@@ -260,11 +260,13 @@ class JobStarter:
 
     def before(self, session: SessionKey, plan: proto.Plan) -> None:
         """Called before Spark runs or analyses a plan of the session: lets it know Kafka, and shows
-        the rows of memory sinks. Streams of views and pipelines keep their event times.
+        the rows of memory sinks. Views of streams keep their event times.
         """
         self._spark.prepare(session.user_id, session.session_id)
-        if plan.HasField("command"):
-            self._spark.keep_event_times(session.user_id, session.session_id, plan.command)
+        if plan.command.HasField("create_dataframe_view"):
+            self._spark.keep_event_times(
+                session.user_id, session.session_id, plan.command.create_dataframe_view
+            )
         for name in sorted(self._written.get(session, ())):
             refresh(self._spark.holder(session.user_id, session.session_id).session(), name)
         if session not in self._tables:

@@ -31,6 +31,7 @@ class QueryOperator(StreamOperator):
         self._watermarks: list[_Kept] = []
         self._held: Watermark | None = None
         self._idle = False
+        self._has_due = False  # there may be restored keys of a subtask with an earlier watermark
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -47,16 +48,19 @@ class QueryOperator(StreamOperator):
         if self._has_expiry:
             self._watermarks = state.union_list_state("watermarks")
             self._watermark_us = _restored(self._watermarks, self.context.task)
+            self._has_due = bool(self._watermarks)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         task = self.context.task
         self._watermarks[:] = [(task.subtask, task.parallelism, self._watermark_us)]
 
     def process_watermark(self, watermark: Watermark) -> None:
-        if watermark != MAX_WATERMARK and watermark.timestamp_us > self._watermark_us:
+        later = watermark != MAX_WATERMARK and watermark.timestamp_us > self._watermark_us
+        if later:
             self._watermark_us = watermark.timestamp_us
-            if self._has_expiry:
-                self.expire()
+        if self._has_expiry and (later or self._has_due):
+            self._has_due = False
+            self.expire()
         if self._at_barriers:
             self._held = watermark
         else:
@@ -68,7 +72,8 @@ class QueryOperator(StreamOperator):
 
     def prepare_barrier(self, checkpoint_id: int) -> None:
         if self._has_expiry:
-            self.expire()  # keys restored from a subtask with an earlier watermark
+            self._has_due = False
+            self.expire()
         self.emit_held()
         held, self._held = self._held, None
         if held is not None:

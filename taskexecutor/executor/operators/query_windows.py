@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from firesteel.common.units import MIB
 from firesteel.operator import OperatorState, Output, RuntimeContext
 from firesteel.operators import (
     RunningAggregateSpec,
     SlidingSpec,
-    TumblingSpec,
     WindowAggregateSpec,
 )
 from firesteel.operators.assigners import WINDOW_END, WINDOW_START
@@ -26,6 +26,7 @@ from taskexecutor.executor.operators.windows.panes import PaneWindows, last_end_
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 
 PART_ROWS = 65_536  # rows of a batch's results
+MOST_BYTES = 64 * MIB  # of the rows of a part, if state is paged
 _EMITTED_UNTIL = "_emitted_until"
 
 
@@ -42,7 +43,7 @@ class QueryWindows(QueryOperator):
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
         super().__init__(at_barriers=spec.at_barriers)
-        assert isinstance(spec.window, TumblingSpec | SlidingSpec)
+        assert isinstance(spec.window, SlidingSpec)
         self._spec, self._window = spec, spec.window
         self._windows = self._windows_after(lambda: self._watermark_us)
         self._behind: list[PaneWindows] = []  # with restored rows whose windows are due
@@ -72,9 +73,10 @@ class QueryWindows(QueryOperator):
             mine = rows.filter(pa.array(emitted_us == until_us))
             self._windows.load(mine)
             if until_us < self._watermark_us:
-                self._behind.append(self._restored(mine, until_us))
+                self._behind.append(self._emitted_before(mine, until_us))
 
-    def _restored(self, rows: pa.Table, until_us: int) -> PaneWindows:
+    def _emitted_before(self, rows: pa.Table, until_us: int) -> PaneWindows:
+        """Returns windows with these rows, of which those up to `until_us` have been emitted."""
         windows = self._windows_after(lambda: until_us)
         windows.setup(self.context, self.output)
         windows.use(self._windows.memory)
@@ -114,9 +116,12 @@ class QueryWindows(QueryOperator):
             windows.advance(self._watermark_us - 1)
 
     def _emit(self, rows: pa.Table, ends_us: Ints) -> None:
-        for start in range(0, rows.num_rows, PART_ROWS):
-            ends = as_timestamps(ends_us[start : start + PART_ROWS])
-            part = rows.slice(start, PART_ROWS).append_column(WINDOW_END, ends)
+        most = PART_ROWS
+        if self._windows.memory.piece_bytes is not None:  # rows may be large, such as lists
+            most = min(most, max(1, MOST_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        for start in range(0, rows.num_rows, most):
+            ends = as_timestamps(ends_us[start : start + most])
+            part = rows.slice(start, most).append_column(WINDOW_END, ends)
             keys, aggregates = self._spec.key_columns, self._spec.aggregates
             results = aggregate_results(self.context, aggregates, keys, part, {}, {})
             if self._spec.at_barriers:
@@ -135,7 +140,8 @@ class QueryWindows(QueryOperator):
 
     def close(self) -> None:
         self._due.clear()
-        self._windows.close()
+        for windows in (*self._behind, self._windows):
+            windows.close()
 
 
 class _Contents(PartialContents):
@@ -144,7 +150,7 @@ class _Contents(PartialContents):
     def __init__(
         self,
         spec: RunningAggregateSpec,
-        window: TumblingSpec | SlidingSpec,
+        window: SlidingSpec,
         emit: Callable[[pa.Table, Ints], None],
     ) -> None:
         keys = tuple(name for name in spec.key_columns if name != spec.expires)

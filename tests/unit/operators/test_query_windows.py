@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from firesteel.common.process import temporary
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import ColumnMemory
-from firesteel.operators import RunningAggregateSpec, SlidingSpec, TumblingSpec
+from firesteel.operators import RunningAggregateSpec, SlidingSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor import column_memory
@@ -39,7 +39,7 @@ PARTIALS = pa.schema(
 )
 OUTPUT = pa.schema([("k", pa.string()), ("window_end", TIME), ("s", pa.int64())])
 WINDOWS = [
-    TumblingSpec(size_us=10, offset_us=3),
+    SlidingSpec(size_us=10, slide_us=10, offset_us=3),
     SlidingSpec(size_us=10, slide_us=5),
     SlidingSpec(size_us=10, slide_us=4, offset_us=1),
     SlidingSpec(size_us=12, slide_us=1),
@@ -48,7 +48,7 @@ Row = tuple[int, str, int]  # time, k, x
 Result = tuple[str, int, int]  # k, end, s
 
 
-def spec(window: TumblingSpec | SlidingSpec, *, at_barriers: bool = False) -> RunningAggregateSpec:
+def spec(window: SlidingSpec, *, at_barriers: bool = False) -> RunningAggregateSpec:
     return RunningAggregateSpec(
         key_columns=("k", "window_end"),
         aggregates=parse_aggregates(["sum(x) AS s"]),
@@ -59,7 +59,7 @@ def spec(window: TumblingSpec | SlidingSpec, *, at_barriers: bool = False) -> Ru
     )
 
 
-def partials(window: TumblingSpec | SlidingSpec, rows: Sequence[Row]) -> pa.RecordBatch:
+def partials(window: SlidingSpec, rows: Sequence[Row]) -> pa.RecordBatch:
     """Returns each row as the partial of its pane."""
     times, keys, values = zip(*rows, strict=True)
     starts = [time - (time - window.offset_us) % window.pane_us for time in times]
@@ -109,7 +109,7 @@ def late(harness: OperatorHarness) -> int:
 class Model:
     """Spark's rules: a row is a row of each of its windows, and late in those that are over."""
 
-    def __init__(self, window: TumblingSpec | SlidingSpec) -> None:
+    def __init__(self, window: SlidingSpec) -> None:
         self.window = window
         self.watermark_us = 0
         self.sums: Counter[tuple[str, int]] = Counter()
@@ -151,12 +151,13 @@ STEPS = st.lists(
 @pytest.mark.parametrize("at_barriers", [False, True])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @settings(max_examples=fewer(100), deadline=None)
-@given(steps=STEPS, few=st.booleans(), paged=st.booleans())
+@given(steps=STEPS, few=st.booleans(), expands=st.booleans(), paged=st.booleans())
 def test_the_rows_are_those_of_sparks_rules(
-    window: TumblingSpec | SlidingSpec,
+    window: SlidingSpec,
     at_barriers: bool,
     steps: list[tuple[str, Any]],
     few: bool,
+    expands: bool,
     paged: bool,
 ) -> None:
     of = spec(window, at_barriers=at_barriers)
@@ -164,6 +165,9 @@ def test_the_rows_are_those_of_sparks_rules(
         if few:
             patched.setattr(panes, "COMPACT_ROWS", 1)
             patched.setattr(query_windows, "PART_ROWS", 2)
+        if expands:
+            patched.setattr(panes, "MANY_PANES", 0)
+            patched.setattr(panes, "_EXPANDED_ROWS", 20)
         if paged:
             patched.setattr(column_memory, "_SMALL_BYTES", 1)
             patched.setattr(column_memory, "_TINY_BYTES", 1)
@@ -215,7 +219,8 @@ def test_windows_that_another_subtask_has_emitted_are_emitted_for_the_other_rows
     whole = opened(of, merged(states))
     whole.process(partials(window, [(5, "b", 8), (15, "b", 16)]))
     assert late(whole) == 3, "two windows are over for one row, and one for the other"
-    whole.snapshot(2)
+    whole.watermark(15)
+    assert isinstance(whole.elements[0], pa.RecordBatch), "before the watermark that it had reached"
     assert emitted(whole) == [("b", 10, 1), ("b", 20, 3)]
     whole.watermark(40)
     assert sorted(emitted(whole)) == [("a", 30, 6), ("a", 40, 4), ("b", 30, 22), ("b", 40, 4)]
@@ -225,7 +230,7 @@ def test_windows_that_another_subtask_has_emitted_are_emitted_for_the_other_rows
 
 
 def test_rows_come_before_their_watermark_and_the_end_completes_nothing() -> None:
-    window = TumblingSpec(size_us=10)
+    window = SlidingSpec(size_us=10, slide_us=10)
     harness = opened(spec(window))
     harness.process(partials(window, [(5, "a", 1), (15, "a", 2)]))
     harness.watermark(10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import pickle
 import sys
 from types import ModuleType
@@ -83,3 +85,45 @@ def test_a_function_is_the_same_wherever_it_is_called(program: ModuleType) -> No
     one, other = shipped((names["times"], names["times"]), triples)
     assert one is other
     assert one(5) == 15
+
+
+SHARED = """
+total = None
+
+def setup():
+    global total
+    total = total or 100
+
+for k in (1, 10):
+    def add(x):
+        setup()
+        return x * k + total
+    record(add)
+add(1)
+"""
+
+
+def test_functions_of_the_program_share_their_globals(program: ModuleType) -> None:
+    recorded: list[tuple[Any, Bindings]] = []
+    vars(program)["record"] = lambda value: recorded.append((value, Bindings(value)))
+    exec(compile(SHARED, "program.py", "exec"), vars(program))
+    assert [shipped(*each)(2) for each in recorded] == [102, 120]
+
+
+def test_what_functions_are_made_of_is_bound(program: ModuleType) -> None:
+    names = vars(program)
+    exec("def times(x, by=None):\n    return x * k\n", names)
+    wrapper = eval("lambda x: times(x)", names)
+    wrapper.func = names["times"]
+    names["k"] = 2
+    values = [functools.partial(max, key=names["times"]), wrapper]
+    values.append(values)
+    bindings = Bindings(values)
+    names["k"] = 3
+    partial, wrapper = shipped(values[:2], bindings)
+    assert partial.keywords["key"](5) == wrapper(5) == wrapper.func(5) == 10
+
+
+def test_members_of_modules_are_pickled_by_name() -> None:
+    bindings = Bindings([json.dumps, functools.lru_cache(json.loads)])
+    assert shipped(json.dumps, bindings) is json.dumps

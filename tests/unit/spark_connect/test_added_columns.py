@@ -80,5 +80,18 @@ def test_relations_of_any_depth_are_changed() -> None:
     outer = Relation()
     outer.filter.input.CopyFrom(added(added(stream(), ("u", "t")), ("w", "window u")))
     kept = keep(outer).filter.input
-    assert columns_of(kept) == ["`k`", "`t`", "w*"]
+    assert columns_of(kept) == ["`k`", "`t`", "`u`", "w*"]
     assert columns_of(kept.project.input) == ["`k`", "`t`", "u*"]
+
+
+def test_a_chain_of_columns_is_analysed_once() -> None:
+    asked = []
+
+    def names_of(relation: bytes) -> list[str]:
+        asked.append(relation)
+        return ["t", "k`2"]
+
+    chain = added(added(added(stream(), ("u", "t")), ("T", "u")), ("w", "window u"))
+    keep_event_times(chain, names_of, case_sensitive=False)
+    assert asked == [stream().SerializeToString()]
+    assert columns_of(chain) == ["`T`", "`k``2`", "`u`", "w*"]

@@ -36,6 +36,7 @@ from taskexecutor.executor.columnar import choose
 from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.division import divided, parts_of
 from taskexecutor.executor.columnar.grouping.grouping import Ints, members
+from taskexecutor.executor.columnar.grouping.ranked_rows import ranges
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
@@ -48,6 +49,10 @@ SNAPSHOT_ROWS = 524_288
 # Minimum number of pieces of a pane: concatenating batches costs as much as combining their rows.
 _PIECES = 64
 _PANE_START = "_pane_start"
+# Where so many panes fire together, each once for each of its windows, and have so few rows on
+# average, the rows of many windows are expanded at once.
+MANY_PANES, FEW_ROWS = 4_096, 256
+_EXPANDED_ROWS = 2_097_152
 
 
 @dataclass(slots=True)
@@ -281,9 +286,46 @@ class PaneWindows(StreamOperator):
 
     def _emit(self, ends_us: Sequence[int]) -> None:
         for some_us in self._together(ends_us):
-            for rows, windows in self._combined_in_parts(self._panes_of(some_us)):
+            for rows, windows in self._combined_windows(some_us):
                 ends = np.array(some_us)[windows]
                 self._contents.emit(rows, ends - self._window.size_us, ends)
+
+    def _combined_windows(self, ends_us: Sequence[int]) -> Iterator[tuple[pa.Table, Ints]]:
+        """Yields the combined rows of windows, and the window index of each row."""
+        of_window = self._window.size_us // self._window.pane_us
+        rows_of_pane = max(1, sum(pane.rows for pane in self._panes.values()) / len(self._panes))
+        expands = self._contents.combines and self.memory.piece_bytes is None
+        if not expands or rows_of_pane > FEW_ROWS or of_window * len(ends_us) < MANY_PANES:
+            yield from self._combined_in_parts(self._panes_of(ends_us))
+            return
+        most = max(1, int(_EXPANDED_ROWS / (of_window * rows_of_pane)))
+        for begin in range(0, len(ends_us), most):
+            rows, windows = self._expanded(np.array(ends_us[begin : begin + most]))
+            if rows.num_rows:
+                combined = self._contents.combined(rows, windows)
+                yield combined.rows, combined.windows + begin
+
+    def _expanded(self, ends_us: Ints) -> tuple[pa.Table, Ints]:
+        """Returns the rows of consecutive windows, once for each window, in the order of windows.
+        Many panes with few rows cost as much as their rows.
+        """
+        first_us, last_us = int(ends_us[0]) - self._window.size_us, int(ends_us[-1])
+        panes = [each for each in self._panes.items() if first_us <= each[0] < last_us]
+        for _, pane in panes:
+            if len(pane.log.pieces) > 1:
+                self._compact(pane)
+        batches = [(start_us, batch) for start_us, pane in panes for batch in pane.log.pieces]
+        starts = np.repeat(
+            np.array([start_us for start_us, _ in batches], np.int64),
+            np.array([batch.num_rows for _, batch in batches], np.int64),
+        )
+        low = np.searchsorted(ends_us, starts, "right")
+        counts = np.searchsorted(ends_us, starts + self._window.size_us, "right") - low
+        places = np.repeat(np.arange(len(starts)), counts)
+        windows = ranges(low, counts)
+        order = np.argsort(windows, kind="stable")
+        table = as_table([batch for _, batch in batches]) if batches else pa.table({})
+        return table.take(pa.array(places[order])) if batches else table, windows[order]
 
     def _together(self, ends_us: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yields the windows that are combined together, in the order of time."""
