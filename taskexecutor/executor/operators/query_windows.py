@@ -1,4 +1,4 @@
-"""The keyed half of an aggregation in windows of a query that emits each window once."""
+"""The keyed half of an aggregation in sliding windows, for a query that emits each window once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of queries that are emitted once, by panes, against Spark's rules for whole windows."""
+"""Sliding windows of queries that emit each once, by panes, against Spark's rules."""
 
 from __future__ import annotations
 
