@@ -207,7 +207,7 @@ def merged(states: Sequence[RestoredOperatorState]) -> RestoredOperatorState:
 
 
 def test_windows_that_another_subtask_has_emitted_are_emitted_for_the_other_rows() -> None:
-    """Of subtasks with different watermarks, one has emitted windows that the others have not."""
+    """A subtask whose watermark is later has emitted windows that the other one has not."""
     window = SlidingSpec(size_us=20, slide_us=10)
     of = spec(window)
     parts = [opened(of, subtask=subtask, parallelism=2) for subtask in range(2)]

@@ -49,8 +49,8 @@ SNAPSHOT_ROWS = 524_288
 # Minimum number of pieces of a pane: concatenating batches costs as much as combining their rows.
 _PIECES = 64
 _PANE_START = "_pane_start"
-# Where so many panes fire together, each once for each of its windows, and have so few rows on
-# average, the rows of many windows are expanded at once.
+# Minimum number of panes that fire together, counted once per window, and maximum average number of
+# their rows, for which the rows of several windows are expanded together.
 MANY_PANES, FEW_ROWS = 4_096, 256
 _EXPANDED_ROWS = 2_097_152
 
