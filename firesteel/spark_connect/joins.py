@@ -114,6 +114,12 @@ class Joins:
                 " consists of equalities and of bounds between the two event times; filter the"
                 " streams before the join"
             )
+        if condition.between is None and how not in ("inner", "semi"):
+            raise InvalidProgram(
+                f"{plan.condition().get().toString()}: a {how} join of two streams needs bounds"
+                " between event times that both have a watermark, such as b.time BETWEEN a.time -"
+                " INTERVAL 1 HOUR AND a.time; add them, or a watermark to both times"
+            )
         title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
         condition = replace(condition, equal=self._pairs(condition, left, right, how))
         keyed = [

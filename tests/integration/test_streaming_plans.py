@@ -299,6 +299,16 @@ def test_outer_joins_may_have_conditions_on_each_side(
         assert planned(orders.join(payments, near, how)).schema is not None
 
 
+@pytest.mark.parametrize("how", ["left", "right", "full"])
+def test_outer_joins_without_bounds_are_refused(
+    orders: DataFrame, payments: DataFrame, how: str
+) -> None:
+    """Spark keeps rows until the watermark passes their key."""
+    join = orders.join(payments, F.expr("id = order AND date_trunc('hour', at) = paid"), how)
+    with pytest.raises(InvalidProgram, match=f"a {how} join of two streams needs bounds"):
+        planned(join)
+
+
 def test_columns_may_have_the_same_name(orders: DataFrame) -> None:
     stream = planned(orders.select("id", F.col("shop").alias("ID"), "id"))
     assert stream.is_renamed
