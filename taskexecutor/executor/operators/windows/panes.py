@@ -14,6 +14,7 @@ and event time are its complete state: the open and the fired windows are derive
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -293,17 +294,21 @@ class PaneWindows(StreamOperator):
     def _combined_windows(self, ends_us: Sequence[int]) -> Iterator[tuple[pa.Table, Ints]]:
         """Yields the combined rows of windows, and the window index of each row."""
         of_window = self._window.size_us // self._window.pane_us
-        rows_of_pane = max(1, sum(pane.rows for pane in self._panes.values()) / len(self._panes))
         expands = self._contents.combines and self.memory.piece_bytes is None
-        if not expands or rows_of_pane > FEW_ROWS or of_window * len(ends_us) < MANY_PANES:
+        rows_of_pane = math.inf
+        if expands and of_window * len(ends_us) >= MANY_PANES:
+            rows_of_pane = max(
+                1, sum(pane.rows for pane in self._panes.values()) / len(self._panes)
+            )
+        if rows_of_pane > FEW_ROWS:
             yield from self._combined_in_parts(self._panes_of(ends_us))
             return
         most = max(1, int(_EXPANDED_ROWS / (of_window * rows_of_pane)))
-        for begin in range(0, len(ends_us), most):
-            rows, windows = self._expanded(np.array(ends_us[begin : begin + most]))
+        for first in range(0, len(ends_us), most):
+            rows, windows = self._expanded(np.array(ends_us[first : first + most]))
             if rows.num_rows:
                 combined = self._contents.combined(rows, windows)
-                yield combined.rows, combined.windows + begin
+                yield combined.rows, combined.windows + first
 
     def _expanded(self, ends_us: Ints) -> tuple[pa.Table, Ints]:
         """Returns the rows of consecutive windows, once for each window, in the order of windows.
