@@ -24,7 +24,7 @@ from firesteel.client.signals import Interrupts, counted_interrupts
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.errors import FiresteelError, JobFailed, SubmissionRejected
+from firesteel.errors import FiresteelError, JobCanceled, JobFailed, SubmissionRejected
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has closed it
 OUTPUT_SILENT_S = 20.0  # longer than the Dispatcher waits for a silent process
@@ -298,7 +298,7 @@ def _watch(
     """Waits until the job has ended and its output is written. The first of `interrupts` cancels
     the job; the second one stops waiting.
 
-    Raises KeyboardInterrupt, also after the first one if a cancelled job ends the program,
+    Raises KeyboardInterrupt, also after the first one if that ends or interrupts the program,
     TimeoutError, or SystemExit if standard output is closed, which cancels the job.
     """
     news: queue.Queue[JobDetails | BaseException] = queue.Queue()
@@ -337,9 +337,12 @@ def _watch(
         if context.display is not None:
             context.display.update(item)
         if item.status.globally_terminal:
-            if asked and context.ends_program and item.status is JobStatus.CANCELED:
-                print(f"Cancelled job {job_id}.", file=sys.stderr)
-                raise KeyboardInterrupt
+            if asked and item.status is JobStatus.CANCELED:
+                if context.ends_program:
+                    print(f"Cancelled job {job_id}.", file=sys.stderr)
+                    raise KeyboardInterrupt
+                if context.interrupts_program:
+                    raise KeyboardInterrupt from JobCanceled(item.job_id, item.name)
             return item
 
 

@@ -170,6 +170,8 @@ class ExecutionContext:
     on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
     embedded_cluster: EmbeddedCluster | None = None
     ends_program: bool = False  # Ctrl-C while a job is submitted or awaited ends the program
+    # Ctrl-C cancels the awaited job, and then raises KeyboardInterrupt in the program.
+    interrupts_program: bool = False
     # Ids of the jobs so far, and of those whose end was not awaited; shared by all copies that
     # `with_files` returns.
     executed: list[str] = field(default_factory=list)

@@ -25,13 +25,15 @@ class EventTimes:
 class IntervalSpec:
     """A row of the right stream joins one of the left if it is from `lower_us` to `upper_us` after
     it, both inclusive. Left and right rows are kept for `kept_us` after the watermark has passed
-    their matches.
+    their matches. Rows are late by the columns `late_by`, instead of by their times: none if the
+    name is empty. A row that is not late, but whose matches are over, is one without a match.
     """
 
     times: EventTimes
     lower_us: int
     upper_us: int
     kept_us: tuple[int, int] = field(default=(0, 0), repr=False)
+    late_by: tuple[str, str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,16 @@ class Catalyst:
         whole = functools.reduce(self.expressions.And, conditions)
         return self.expressions.Coalesce(self.seq([whole, self.literal(False)]))
 
+    def null_safe(self, one: Any, other: Any) -> list[tuple[Any, Any]]:
+        """Returns keys that are equal if two expressions are, or if both are null: as in Spark, a
+        default instead of null, and whether it is null.
+        """
+        pair = (one, other)
+        default = getattr(getattr(self.expressions, "Literal$"), "MODULE$").default(one.dataType())
+        left, right = (self.expressions.Coalesce(self.seq([each, default])) for each in pair)
+        left_null, right_null = map(self.expressions.IsNull, pair)
+        return [(left, right), (left_null, right_null)]
+
     def or_last(self, time: Any) -> Any:
         """Returns an event time, or instead of null one that no watermark passes."""
         last = self.expressions.Literal(_LAST_US, time.dataType())

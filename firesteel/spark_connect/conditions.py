@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firesteel.plan.catalyst_plan import items, seq
-from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_window, kind, same
+from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_attribute, is_window, kind, same
 
 # Rows that only one bound relates are kept for this long.
 _EVER_US = 3_650 * 86_400_000_000
@@ -30,9 +30,9 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """The right time is from `lower` to `upper` after the left one. The times are attributes:
-    timestamps, or windows, whose times are their ends. With `only_equal`, their equality is the
-    only bound.
+    """The right time is from `lower` to `upper` after the left one. The times are timestamps, or
+    windows, whose times are their ends. One of them at least is an event time of the query; the
+    other may be any expression if their equality is the only bound: then, `only_equal` is set.
     """
 
     left: Any
@@ -79,19 +79,36 @@ def condition_of(
     others: list[Any] = []
     bounds = _Bounds(catalyst, sides)
     for conjunct in conjuncts:
-        if kind(conjunct) == "EqualTo":
+        if kind(conjunct) in ("EqualTo", "EqualNullSafe"):
             one, other = items(conjunct.children())
             place = sides.of(one), sides.of(other)
             if place in ((0, 1), (1, 0)):
                 pair = (one, other) if place == (0, 1) else (other, one)
-                equal.append(pair)
-                bounds.same(*pair)
+                if kind(conjunct) == "EqualTo":
+                    equal.append(pair)
+                    bounds.same(*pair)
+                else:
+                    equal += catalyst.null_safe(*pair)
                 continue
         if bounds.take(conjunct):
             continue
         side = sides.of(conjunct)
         (others if side is None else own[side]).append(conjunct)
-    return Condition(equal=equal, between=bounds.between(), own=own, others=others)
+    between = bounds.between() or _between_keys(equal)
+    return Condition(equal=equal, between=between, own=own, others=others)
+
+
+def _between_keys(equal: Sequence[tuple[Any, Any]]) -> Between | None:
+    """Returns the equality of an event time and of another key. As in Spark, the first event time
+    of the left side counts, or else that of the right one.
+    """
+    for side in (0, 1):
+        for pair in equal:
+            if _is_time(pair[side]) and _may_be_time(pair[1 - side]):
+                bound = Bound(0)
+                left, right = pair
+                return Between(left=left, right=right, lower=bound, upper=bound, only_equal=True)
+    return None
 
 
 def conjuncts_of(expression: Any) -> list[Any]:
@@ -208,6 +225,12 @@ class _Bounds:
 
 def _is_time(expression: Any) -> bool:
     return kind(expression) == "AttributeReference" and delay_ms(expression) is not None
+
+
+def _may_be_time(key: Any) -> bool:
+    if is_attribute(key) and is_window(key):
+        return True
+    return key.dataType().typeName() in ("timestamp", "timestamp_ntz")
 
 
 def _references(expression: Any) -> list[Any]:

@@ -121,18 +121,16 @@ class Joins:
                 " INTERVAL 1 HOUR AND a.time; add them, or a watermark to both times"
             )
         title = f"Join({how}, {', '.join(pair[0].sql() for pair in condition.equal)})"
-        condition = replace(condition, equal=self._pairs(condition, left, right, how))
-        keyed = [
-            self._keyed(plan, side, condition, index, how)
-            for index, side in enumerate((left, right))
-        ]
+        sides, condition = self._with_times((left, right), condition)
+        condition = replace(condition, equal=self._pairs(condition, sides, how))
+        keyed = [self._keyed(plan, side, condition, index, how) for index, side in enumerate(sides)]
         (_, left_keys), (_, right_keys) = keyed
         flows = [flow for flow, _ in keyed]
         spec = JoinSpec(
             left_keys=left_keys,
             right_keys=right_keys,
             how=how,
-            within=_within(self._names, condition.between),
+            within=_within(self._names, condition.between, sides),
             holds_null_keys=condition.between is not None,
             conditions=_conditions(flows),
         )
@@ -149,9 +147,28 @@ class Joins:
         after = catalyst.project(output(plan), joined.plan)
         return replace(joined, plan=_filtered(catalyst, condition.others, after))
 
-    def _pairs(
-        self, condition: Condition, left: Any, right: Any, how: How
-    ) -> list[tuple[Any, Any]]:
+    def _with_times(
+        self, sides: tuple[Any, Any], condition: Condition
+    ) -> tuple[list[Any], Condition]:
+        """Returns the sides with the times of the bounds as columns."""
+        between = condition.between
+        if between is None or all(map(is_attribute, (between.left, between.right))):
+            return list(sides), condition
+        catalyst, given, times = self._catalyst, (between.left, between.right), []
+        plans = list(sides)
+        for index, time in enumerate(given):
+            if is_attribute(time):
+                times.append(time)
+                continue
+            column = catalyst.named(time, "time")
+            plans[index] = catalyst.project([*output(sides[index]), column], sides[index])
+            times.append(column.toAttribute())
+        left, right = times
+        equal = [(left, right) if _are_same(pair, given) else pair for pair in condition.equal]
+        between = replace(between, left=left, right=right)
+        return plans, replace(condition, equal=equal, between=between)
+
+    def _pairs(self, condition: Condition, sides: Sequence[Any], how: How) -> list[tuple[Any, Any]]:
         """Returns the equal keys of two sides, without those that follow from the bounds of their
         times, unless there are no others.
         """
@@ -162,7 +179,7 @@ class Joins:
         catalyst, times = self._catalyst, (between.left, between.right)
         implied = [tuple(map(catalyst.time_of, times))]
         if all(map(is_window, times)):
-            left_us, right_us = map(window_size_us, (left, right), times)
+            left_us, right_us = map(window_size_us, sides, times)
             if left_us is not None and left_us == right_us:
                 implied.append(tuple(catalyst.field(time, 0) for time in times))
         others = [pair for pair in pairs if not any(_are_same(pair, each) for each in implied)]
@@ -190,6 +207,11 @@ class Joins:
         own, between = condition.own[index], condition.between
         needed = [] if unmatched else list(own)
         attribute = None
+        times = [each for each in output(side) if delay_ms(each) is not None]
+        if between is not None:
+            time = (between.left, between.right)[index]
+            if not any(same(each, time) for each in times):
+                times.append(time)
         if between is not None and _has_times(how, between):
             attribute = (between.left, between.right)[index]
             timed = catalyst.expressions.IsNotNull(catalyst.time_of(attribute))
@@ -215,14 +237,13 @@ class Joins:
             keys.append(named[-1].name() if column is None else self._names.column(column))
         if own and unmatched:
             named.append(catalyst.named(catalyst.all_of(own), _CONDITION[index]))
-        times = [
+        named += [
             catalyst.named(catalyst.or_last(catalyst.time_of(each)), self._names.time(each))
-            for each in output(side)
-            if delay_ms(each) is not None
+            for each in times
         ]
-        columns = [*flow.output, *named, *times]
+        columns = [*flow.output, *named]
         names = [self._names.column(each) for each in flow.output]
-        names += [each.name() for each in (*named, *times)]
+        names += [each.name() for each in named]
         flow = self._flows.cut_as(self._flows.projected(flow, columns), names)
         return replace(flow, stream=self._flows.timed(join, side, flow)), tuple(keys)
 
@@ -245,16 +266,27 @@ def _conditions(sides: Sequence[Flow]) -> tuple[str, str]:
     return left, right
 
 
-def _within(names: Names, between: Between | None) -> IntervalSpec | None:
+def _within(names: Names, between: Between | None, sides: Sequence[Any]) -> IntervalSpec | None:
     if between is None:
         return None
-    times = EventTimes(columns=(names.time(between.left), names.time(between.right)))
+    left, right = between.left, between.right
+    times = EventTimes(columns=(names.time(left), names.time(right)))
+    late_by = None
+    if delay_ms(left) is None or delay_ms(right) is None:
+        late_by = (_late_by(names, left, sides[0]), _late_by(names, right, sides[1]))
     return IntervalSpec(
         times=times,
         lower_us=between.lower.distance_us,
         upper_us=between.upper.distance_us,
         kept_us=(between.upper.kept_us, between.lower.kept_us),
+        late_by=late_by,
     )
+
+
+def _late_by(names: Names, time: Any, side: Any) -> str:
+    """Returns the column by whose times rows of a side are late: its event time."""
+    watermarked = (each for each in [time, *output(side)] if delay_ms(each) is not None)
+    return next((names.time(each) for each in watermarked), "")
 
 
 def _filtered(catalyst: Catalyst, conditions: Sequence[Any], plan: Any) -> Any:

@@ -20,6 +20,7 @@ from firesteel.spark_connect.failures import Interrupted
 from firesteel.spark_connect.flow_order import FlowNode, FlowOrder
 from firesteel.spark_connect.operations import Operation, SessionKey
 from firesteel.spark_connect.pipeline_run import Flow, PipelineEvents, PipelineRun
+from firesteel.spark_connect.postponed_analysis import define_function, postpone_analysis
 from firesteel.spark_connect.queries import StreamingQueries, StreamingQuery
 from firesteel.spark_connect.spark import Spark
 from firesteel.spark_connect.starter import JobStarter
@@ -61,8 +62,22 @@ class Pipelines:
             return None
         return lambda operation: self._run(operation, pipeline.start_run)
 
+    def before(self, session: SessionKey, command: proto.PipelineCommand) -> None:
+        """Called before Spark's server answers a command, which it may change."""
+        if command.HasField("define_flow"):
+            postpone_analysis(command.define_flow)
+        elif command.HasField("start_run"):
+            self._define_function(session, command.start_run)
+
+    def _define_function(
+        self, session: SessionKey, request: proto.PipelineCommand.StartRun
+    ) -> None:
+        holder = self._spark.holder(session.user_id, session.session_id)
+        define_function(self._spark, holder.session(), request.dataflow_graph_id)
+
     def _run(self, operation: Operation, request: proto.PipelineCommand.StartRun) -> None:
         self._spark.prepare(operation.session.user_id, operation.session.session_id)
+        self._define_function(operation.session, request)
         events = PipelineEvents(self._spark.jvm)
 
         def forward() -> None:
@@ -154,6 +169,7 @@ class AnsweredCommands:
 
     def before(self, session: SessionKey, plan: proto.Plan) -> None:
         self._queries.before(session, plan)
+        self._pipelines.before(session, plan.command.pipeline_command)
 
     def release(self, session: SessionKey) -> None:
         self._queries.release(session)

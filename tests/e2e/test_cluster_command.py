@@ -252,7 +252,10 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
         "env = Environment()\n"
         "numbers = env.from_sequence(0, 10**15)\n"
         "numbers.map_in_arrow(lambda bs: (b.slice(0, 1) for b in bs)).print()\n"
-        "env.execute('endless')\n"
+        "try:\n"
+        "    env.execute('endless')\n"
+        "except Exception as error:\n"
+        "    print('a program that goes on:', error)\n"
     )
     command_line = [sys.executable, "-m", "firesteel", "run", "-t", "local"]
     command_line += ["--task-executors", "1", "--slots", "1", str(job)]
@@ -267,6 +270,8 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
         rest, _ = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 130, rest
         assert "CANCELED" in rest
+        assert re.search(r"^Cancelled job [0-9a-f]{32}\.$", rest, re.MULTILINE)
+        assert "a program that goes on" not in rest
         _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
         assert alive == []
 

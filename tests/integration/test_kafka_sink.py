@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException, Producer
 from kafka.partitioner.default import murmur2
 
 from firesteel.common.key_groups import key_group
@@ -19,6 +20,8 @@ from firesteel.connectors.kafka.formats import Raw
 from firesteel.errors import FiresteelError
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.connectors.kafka.producers import Sender
+from taskexecutor.executor.connectors.kafka.topics import Topics
 from taskexecutor.executor.connectors.kafka.transactions import Transactions
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.state import RestoredOperatorState
@@ -249,6 +252,32 @@ def test_two_jobs_with_one_prefix_are_fenced(kafka: Kafka, topic: str, job: Job)
     other.checkpoint(1)
     other.complete(1)
     eventually(lambda: texts(kafka, topic) == ["b"], "the later one continues")
+
+
+def test_a_producer_knows_who_fenced_it_before_it_has_reported_that(
+    kafka: Kafka, topic: str, job: Job
+) -> None:
+    """The client refuses records as soon as it is fenced, and reports the cause when polled."""
+    context = job.attempt().operator.context
+    to = connection("test", kafka.bootstrap, {})
+    sender = Sender(to, Topics(to), context, transactional_id=topic)
+    sender.call(sender.client.init_transactions)
+    sender.client.begin_transaction()
+    later = Producer({**kafka.settings(), "transactional.id": topic})
+    later.init_transactions()
+
+    def refused() -> KafkaException | None:
+        try:
+            sender.client.produce(topic, b"x")
+        except KafkaException as error:
+            return error
+        return None
+
+    error = eventually(refused, "the first one is fenced")
+    assert error is not None
+    assert sender.reports.latest is None
+    assert "give each job its own" in str(sender.in_words(error, topic))
+    sender.close()
 
 
 def test_subtasks_that_no_longer_exist_leave_nothing_open(

@@ -299,14 +299,36 @@ def test_outer_joins_may_have_conditions_on_each_side(
         assert planned(orders.join(payments, near, how)).schema is not None
 
 
-@pytest.mark.parametrize("how", ["left", "right", "full"])
-def test_outer_joins_without_bounds_are_refused(
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "left_semi"])
+def test_an_event_time_that_equals_another_key_bounds_a_join(
     orders: DataFrame, payments: DataFrame, how: str
 ) -> None:
-    """Spark keeps rows until the watermark passes their key."""
     join = orders.join(payments, F.expr("id = order AND date_trunc('hour', at) = paid"), how)
-    with pytest.raises(InvalidProgram, match=f"a {how} join of two streams needs bounds"):
-        planned(join)
+    (spec,) = (each for each in specs(planned(join)) if isinstance(each, JoinSpec))
+    assert isinstance(spec.within, IntervalSpec)
+    assert (spec.within.lower_us, spec.within.upper_us) == (0, 0)
+    assert spec.within.times.columns == ("time_1_time", "paid_1_time")
+    assert spec.within.late_by == ("at_1_time", "paid_1_time")
+
+
+def test_a_stream_without_a_watermark_has_no_late_rows(
+    spark: SparkSession, payments: DataFrame, tmp_path: Path
+) -> None:
+    hours = spark.readStream.schema("hour TIMESTAMP, n LONG").json(str(tmp_path))
+    join = hours.join(payments, F.expr("hour = paid"), "left")
+    (spec,) = (each for each in specs(planned(join)) if isinstance(each, JoinSpec))
+    assert isinstance(spec.within, IntervalSpec)
+    assert spec.within.late_by == ("", "paid_1_time")
+
+
+def test_outer_joins_by_another_type_than_times_are_refused(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    """Spark keeps rows until the watermark passes their key."""
+    windows = payments.select("order", F.window("paid", "1 hour").alias("hour"))
+    rows = orders.selectExpr("id", "struct(at AS start, at AS end) AS times")
+    with pytest.raises(InvalidProgram, match="a left join of two streams needs bounds"):
+        planned(rows.join(windows, F.expr("id = order AND times = hour"), "left"))
 
 
 def test_columns_may_have_the_same_name(orders: DataFrame) -> None:
@@ -355,6 +377,13 @@ def test_keys_of_a_join_that_are_columns_are_not_added(
     )
     assert join.left_keys == ("id_1", "k1_left")
     assert join.right_keys == ("order_1", "amount_1")
+
+
+def test_null_keys_may_be_equal(orders: DataFrame, payments: DataFrame) -> None:
+    join = orders.join(payments, F.expr(f"id <=> order AND {NEAR}"), "left")
+    (spec,) = (each for each in specs(planned(join)) if isinstance(each, JoinSpec))
+    assert spec.left_keys == ("k0_left", "k1_left")
+    assert spec.right_keys == ("k0_right", "k1_right")
 
 
 def test_a_filter_above_a_join_bounds_it(orders: DataFrame, payments: DataFrame) -> None:

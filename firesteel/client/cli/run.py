@@ -242,6 +242,7 @@ def run(
         on_submitted=submitted,
         display=display,
         follows_output=output or own_cluster,
+        interrupts_program=True,
     ).with_files(*files)
     where = "an embedded cluster, on this machine" if cluster is None else cluster
     click.echo(f"Jobs of {job_file.name} run on {where}", err=True)
@@ -266,15 +267,12 @@ def run(
                 run_spark_program(program.main, job_arguments, executors, context)
             else:
                 ran = run_program(program.main, job_arguments, context)
-    except JobCanceled as error:
-        if display.interrupted:
-            click.echo(f"Cancelled job {error.job_id}.")
-            sys.exit(INTERRUPTED)
-        raise
     except JobFailed as error:
         raise _traceback_first(error, "" if job_id else context.address) from error
-    except KeyboardInterrupt:
-        if cluster is not None and display.interrupted:
+    except KeyboardInterrupt as error:
+        if isinstance(error.__cause__, JobCanceled):
+            click.echo(f"Cancelled job {error.__cause__.job_id}.")
+        elif cluster is not None and display.interrupted:
             click.echo(
                 f"Left while job {context.executed[-1]} is being cancelled;"
                 f" see `firesteel list -a -m {context.address}`."

@@ -251,6 +251,16 @@ QUERIES = {
             ["window", "tailnum"],
             "left",
         ),
+        # The flights themselves have no watermark.
+        "others_at_noon": flights.where("origin = 'JFK' AND hour(time) BETWEEN 6 AND 14")
+        .join(
+            timed.where("origin = 'LGA' AND hour(time) = 12")
+            .select(F.col("carrier").alias("other"), F.col("time").alias("noon"))
+            .dropDuplicates(["other", "noon"]),
+            F.expr("carrier = other AND date_trunc('day', time) + interval 12 hours = noon"),
+            "full",
+        )
+        .select("carrier", "flight", "time", "other", "noon"),
         "unique_near": timed.select("tailnum", "time")
         .dropDuplicatesWithinWatermark(["tailnum"])
         .select("tailnum"),

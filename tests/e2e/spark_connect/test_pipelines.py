@@ -39,9 +39,13 @@ TABLES = """
         schema = "id long, product string, price double"
         return spark.readStream.schema(schema).json("{folder}/in")
 
+    @dp.temporary_view
+    def priced():
+        return spark.readStream.table("orders").withColumn("price", F.col("price").cast("double"))
+
     @dp.table
     def cheap():
-        return spark.readStream.table("orders").where(cheap_price("price"))
+        return spark.readStream.table("priced").where(cheap_price("price"))
 
     dp.create_streaming_table("ids")
 
@@ -56,6 +60,10 @@ TABLES = """
     @dp.temporary_view
     def sold():
         return spark.read.table("cheap").groupBy("product").agg(F.sum("price").alias("total"))
+
+    @dp.materialized_view
+    def labels():
+        return spark.read.table("cheap").withColumn("label", F.lit("cheap"))
 
     @dp.materialized_view
     def totals():
@@ -93,6 +101,7 @@ ORDERS = [
 TABLES_OF_ORDERS = {
     "orders": ORDERS,
     "cheap": [ORDERS[0], ORDERS[2]],
+    "labels": [ORDERS[0] | {"label": "cheap"}, ORDERS[2] | {"label": "cheap"}],
     "totals": [{"product": "a", "total": 8.0, "currency": "EUR"}],
     "dear": [{"id": 2, "product": "b"}],
     "counts": [{"product": "a", "n": 2}, {"product": "b", "n": 1}],

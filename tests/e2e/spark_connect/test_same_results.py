@@ -42,6 +42,7 @@ NAMES = (
         "percentiles",
         "first_rows",
         "left_join",
+        "others_at_noon",
         "join_windows",
         "union_windows",
         "first_values",

@@ -249,6 +249,27 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
         check_event_time(harness, how, within, held)
 
 
+@pytest.mark.parametrize(
+    ("late_by", "passed", "missed"),
+    [(None, 0, 2), (("", ""), 2, 0), (("at", "time"), 1, 1)],
+)
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_the_watermark_passed_are_late_or_have_no_match(
+    how: Any, late_by: tuple[str, str] | None, passed: int, missed: int
+) -> None:
+    """The times of right rows are a microsecond before the column by which they are late."""
+    within = IntervalSpec(times=TIMES, lower_us=0, upper_us=0, late_by=late_by)
+    harness = opened(spec(within=within, how=how))
+    harness.process(batch(0, [(0, 10)], 0), 0)
+    harness.watermark(10)
+    harness.process(batch(1, [(0, 11), (0, 10)], 0), 1)
+    harness.flush()
+    left = {(0, None): 1} if how in ("left", "full") else {}
+    right = {(None, number): 1 for number in range(passed)} if how in ("right", "full") else {}
+    assert there(harness) == Counter(left | right)
+    assert late(harness) == missed
+
+
 def check_event_time(
     harness: OperatorHarness, how: str, within: IntervalSpec | SameWindowSpec, held: bool
 ) -> None:

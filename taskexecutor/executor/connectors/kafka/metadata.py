@@ -26,6 +26,7 @@ from taskexecutor.executor.connectors.kafka.partitions import (
 )
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+_NAMED = 10  # topics, at most
 _T = TypeVar("_T")
 
 
@@ -72,6 +73,15 @@ class Metadata:
         hint = f"did you mean {', '.join(near)}?" if near else "create it first"
         return FiresteelError(
             f"Kafka at {self._connection.bootstrap_servers}: there is no topic {name}; {hint}"
+        )
+
+    def unmatched(self, pattern: str) -> FiresteelError:
+        """Returns the error for a pattern that matches no topic, with some topics that exist."""
+        names = self.names()
+        some = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+        return FiresteelError(
+            f"Kafka at {self._connection.bootstrap_servers}: no topic matches {pattern!r}; there"
+            f" is {some or 'no topic'}"
         )
 
     # -- offsets

@@ -123,14 +123,15 @@ def fallback(what: str, of: Partition, lookup: Lookup, otherwise: Otherwise) -> 
     """Returns where to start if the broker has no such offset. Raises FiresteelError."""
     if otherwise != "fail":
         return Lookup(otherwise)
-    reason = (
-        "the group has committed no offset for it"
-        if lookup.kind == "committed"
-        else f"it has no record with a timestamp of {lookup.number} ms or later"
-    )
+    if lookup.kind == "committed":
+        raise FiresteelError(
+            f"{what}: {of}: the group has committed no offset for it; where it has none, start"
+            ' elsewhere: KafkaOffsets.committed(otherwise="earliest"), or "latest"'
+        )
     raise FiresteelError(
-        f'{what}: {of}: {reason}; set otherwise="earliest" or "latest" of KafkaOffsets, or'
-        ' the option startingOffsetsByTimestampStrategy="latest" of Spark'
+        f"{what}: {of}: it has no record with a timestamp of {lookup.number} ms or later; set"
+        ' otherwise="earliest" or "latest" of KafkaOffsets, or the option'
+        ' startingOffsetsByTimestampStrategy="latest" of Spark'
     )
 
 

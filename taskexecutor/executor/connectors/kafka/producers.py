@@ -164,9 +164,8 @@ class Sender:
         key: Any = None,
     ) -> FiresteelError:
         found = error_of(error)
-        latest = self.reports.latest
-        if found is not None and found.name() in _CONSEQUENCES and latest is not None:
-            found = latest
+        if found is not None and found.name() in _CONSEQUENCES:
+            found = self._cause() or found
         subject = Subject(
             connection=self._connection,
             topic=topic,
@@ -190,6 +189,17 @@ class Sender:
             )
         what = f"write a record of {size} bytes" if size else "write records"
         return explained(found or error, subject, what, self.reports)
+
+    def _cause(self) -> KafkaError | None:
+        """Returns the cause of an error that follows from another, which the client may not have
+        reported yet.
+        """
+        try:
+            self.client.poll(0)
+        except library().KafkaException as error:
+            if (found := error_of(error)) is not None and found.name() not in _CONSEQUENCES:
+                return found
+        return self.reports.latest
 
     def close(self) -> None:
         """Discards unsent records. Leaves an open transaction as it is."""

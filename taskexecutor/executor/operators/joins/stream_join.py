@@ -146,7 +146,7 @@ class StreamJoin(StreamOperator):
 
     def _join(self, side: int, rows: pa.RecordBatch) -> None:
         times = self._bounds.times(side, rows, self.context.operator_name)
-        rows, times = self._in_time(rows, times)
+        rows, times = self._in_time(side, rows, times)
         rows, times = self._with_condition(side, rows, times)
         rows, times = self._with_keys(side, rows, times, INSERT)
         if not rows.num_rows:
@@ -202,13 +202,20 @@ class StreamJoin(StreamOperator):
                 others.unmatched(found)
                 self._emit_alone(other_side, others.take(found), INSERT)
 
-    def _in_time(self, rows: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
-        """Drops late rows."""
-        late = self._bounds.late(times, self._watermark_us)
-        if not late.any():
+    def _in_time(self, side: int, rows: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
+        """Drops late rows, and rows whose matches are over; emits the latter as unmatched if the
+        join keeps them.
+        """
+        passed = self._bounds.passed(times, self._watermark_us)
+        late = self._bounds.late(side, rows, passed, self._watermark_us)
+        gone = passed | late
+        if not gone.any():
             return rows, times
         self._late.inc(int(late.sum()))
-        return rows.filter(pa.array(~late)), times[~late]
+        if self._spec.keeps[side]:
+            alone = passed & ~late
+            self._emit_alone(side, rows.filter(pa.array(alone)), INSERT, times[alone])
+        return rows.filter(pa.array(~gone)), times[~gone]
 
     def _with_condition(
         self, side: int, rows: pa.RecordBatch, times: Ints

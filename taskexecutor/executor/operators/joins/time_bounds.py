@@ -16,6 +16,8 @@ from taskexecutor.executor.operators.columns import event_times
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
 
 class TimeBounds(Protocol):
     """`side` is 0 for rows of the left stream, 1 for those of the right one."""
@@ -35,7 +37,10 @@ class TimeBounds(Protocol):
         removed.
         """
 
-    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def passed(self, times: Ints, watermark_us: int) -> Flags:
+        """Returns which arriving rows the watermark has passed."""
+
+    def late(self, side: int, rows: pa.RecordBatch, passed: Flags, watermark_us: int) -> Flags:
         """Returns which arriving rows are late."""
 
     def delay_us(self, side: int) -> int:
@@ -56,8 +61,11 @@ class Unbounded:
     def horizon(self, side: int, watermark_us: int) -> int:
         return _LEAST
 
-    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def passed(self, times: Ints, watermark_us: int) -> Flags:
         return np.zeros(len(times), np.bool_)
+
+    def late(self, side: int, rows: pa.RecordBatch, passed: Flags, watermark_us: int) -> Flags:
+        return passed
 
     def delay_us(self, side: int) -> int:
         return 0
@@ -88,6 +96,7 @@ class WithinInterval:
     def __init__(self, spec: IntervalSpec) -> None:
         self._times = spec.times
         self._kept_us = spec.kept_us
+        self._late_by = spec.late_by
         # The distance of the other side's rows from a row of each side.
         self._reach = (spec.lower_us, spec.upper_us), (-spec.upper_us, -spec.lower_us)
 
@@ -103,8 +112,15 @@ class WithinInterval:
         horizon_us = watermark_us + 1 - self._reach[side][1] - self._kept_us[side]
         return min(max(horizon_us, _LEAST), _MOST)
 
-    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def passed(self, times: Ints, watermark_us: int) -> Flags:
         return times <= watermark_us
+
+    def late(self, side: int, rows: pa.RecordBatch, passed: Flags, watermark_us: int) -> Flags:
+        if self._late_by is None:
+            return passed
+        if not (column := self._late_by[side]):
+            return np.zeros_like(passed)
+        return event_times(rows, column, "") <= watermark_us
 
     def delay_us(self, side: int) -> int:
         return max(self._reach[side][1] + self._kept_us[side], 0)
@@ -124,7 +140,7 @@ class WithinWindow(WithinInterval):
     def horizon(self, side: int, watermark_us: int) -> int:
         return min(max(watermark_us + 2 - self._window.size_us, _LEAST), _MOST)
 
-    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def passed(self, times: Ints, watermark_us: int) -> Flags:
         return times < self.horizon(0, watermark_us)
 
 
