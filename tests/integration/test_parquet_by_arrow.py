@@ -197,6 +197,41 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
     assert (plan.computes != choose.SELECTION) == (name not in ("nothing", "choosing"))
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_times_in_int96_are_read_as_by_spark(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """Spark's own files have them, and so the version of Spark."""
+    schema = "n LONG, t TIMESTAMP"
+    both = Both(engine, tmp_path / "x.parquet", lambda df: df.where("n % 2 = 0"), schema)
+    monkeypatch.setattr(parquet_groups, "_BATCH_ROWS", 7)
+    versions = {"": 0, "3.0.3": 0, "3.1.0": 1, "4.3.0": 1}
+
+    @settings(
+        deadline=None,
+        max_examples=fewer(25),
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        tables(to_arrow(from_ddl(schema))),
+        WRITING,
+        st.lists(st.integers(1, 2_000), max_size=3),
+        st.sampled_from(list(versions)),
+    )
+    def compare(table: pa.Table, writing: dict[str, Any], cuts: list[int], version: str) -> None:
+        written_by = {"org.apache.spark.version": version} if version else {}
+        pq.write_table(
+            table.replace_schema_metadata(written_by),
+            both.path,
+            **{**writing, "store_schema": True, "use_deprecated_int96_timestamps": True},
+        )
+        assert both.rows(*cuts) == len(table) * versions[version], both.reader
+
+    with session_conf(engine, {"spark.sql.session.timeZone": zone}):
+        compare()
+
+
 def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Path) -> None:
     """Files by Spark and by pandas; Spark records in a file which calendar its dates use."""
     session = engine.session
@@ -207,17 +242,22 @@ def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Pat
         "date_add(DATE'1500-01-01', cast(id AS INT) * 300) AS day",
         "timestamp_seconds(id * 10000000 - 14000000000) AS t",
     )
-    for calendar, expected in (("CORRECTED", 1_000), ("LEGACY", 0)):
-        conf = {
-            "spark.sql.parquet.datetimeRebaseModeInWrite": calendar,
-            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        }
-        with session_conf(engine, conf):
-            rows.write.mode("overwrite").parquet(str(tmp_path / calendar))
-        (written,) = (tmp_path / calendar).glob("*.parquet")
+    dates = "spark.sql.parquet.datetimeRebaseModeInWrite"
+    int96 = "spark.sql.parquet.int96RebaseModeInWrite"
+    cases = [
+        ("TIMESTAMP_MICROS", dates, "LEGACY", "its dates are of another calendar"),
+        ("INT96", int96, "LEGACY", "the times of 't' may be of another calendar or time zone"),
+        ("TIMESTAMP_MICROS", dates, "CORRECTED", ""),
+        ("INT96", int96, "CORRECTED", ""),
+    ]
+    for kind, option, calendar, reason in cases:
+        conf = {dates: "CORRECTED", "spark.sql.parquet.outputTimestampType": kind}
+        with session_conf(engine, conf | {option: calendar}):
+            rows.write.mode("overwrite").parquet(str(tmp_path / "written"))
+        (written,) = (tmp_path / "written").glob("*.parquet")
         written.rename(both.path)
-        assert both.rows(600) == expected
-    assert "its dates are of another calendar" in both.reader
+        assert both.rows(600) == (0 if reason else 1_000), (kind, calendar)
+        assert reason in both.reader
     frame = pd.DataFrame(
         {
             "n": np.arange(1_000) % 7,
@@ -262,7 +302,7 @@ def test_what_may_differ_is_read_by_spark(engine: SparkEngine, tmp_path: Path) -
         ("the column 's' is not in it", plain.select(["n", "t"]), {}),
         ("the column 's' is not in it", plain.rename_columns(["n", "S", "t"]), {}),
         ("the column 't' is timestamp[ms] in", other(t=plain["t"].cast(pa.timestamp("ms"))), {}),
-        ("the column 't' is timestamp[ns] in", plain, {"use_deprecated_int96_timestamps": True}),
+        ("the column 't' is INT96 in it", plain, {"use_deprecated_int96_timestamps": True}),
         ("compressed by LZ4", plain, {"compression": "lz4"}),
         (
             "its dates are of another calendar",

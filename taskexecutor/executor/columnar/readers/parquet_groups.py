@@ -57,6 +57,10 @@ _ENCODINGS = frozenset(
 _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY_CALENDAR = b"org.apache.spark.legacyDateTime"
 _FIRST_CORRECTED = b"3.0.0"  # compared as a string, as in Spark
+# Times as Spark writes them, unless spark.sql.parquet.outputTimestampType is set.
+_INT96 = "INT96"
+_LEGACY_INT96 = b"org.apache.spark.legacyINT96"
+_FIRST_CORRECTED_INT96 = b"3.1.0"
 
 
 class _Group(NamedTuple):
@@ -166,11 +170,14 @@ class ParquetGroups(PartReader):
             if not (is_plain(kind) or _is_text(kind)):
                 raise Differs(f"the column {name!r} is {kind}")
             have = found.field(name).type
+            place = places[name] = columns[name]
+            if metadata.schema.column(place).physical_type == _INT96:
+                _check_int96(name, have, kind, metadata.metadata or {})
+                continue
             if not _reads_as(have, kind):
                 raise Differs(f"the column {name!r} is {have} in it")
             if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
                 self._check_calendar(metadata.metadata or {})
-            place = places[name] = columns[name]
             if pa.types.is_timestamp(kind):
                 logical = json.loads(metadata.schema.column(place).logical_type.to_json())
                 if logical.get("isAdjustedToUTC") != (kind.tz is not None):
@@ -186,11 +193,23 @@ class ParquetGroups(PartReader):
             raise Differs("its dates are of another calendar")
 
 
+def _check_int96(
+    name: str, have: pa.DataType, kind: pa.DataType, keys: Mapping[bytes, bytes]
+) -> None:
+    """Raises Differs unless Spark has written the times of a column, and changes nothing in them
+    when it reads them.
+    """
+    if not pa.types.is_timestamp(kind) or kind.tz is None or have.unit != kind.unit:
+        raise Differs(f"the column {name!r} is {_INT96} in it")
+    if keys.get(_SPARK_VERSION, b"") < _FIRST_CORRECTED_INT96 or _LEGACY_INT96 in keys:
+        raise Differs(f"the times of {name!r} may be of another calendar or time zone")
+
+
 def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
     """Returns None if the file has no statistics."""
     found = column.statistics
     try:
-        if found is None:
+        if found is None or column.physical_type == _INT96:
             return None
         if found.has_null_count and found.null_count == column.num_values:
             return Bounds(None, None)
@@ -201,7 +220,13 @@ def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
 
 def _opened(stream: pa.NativeFile, **options: object) -> pq.ParquetFile:
     """Opens a file so that a column's pages are read on demand, and not whole columns."""
-    return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES, **options)
+    return pq.ParquetFile(
+        stream,
+        pre_buffer=False,
+        buffer_size=_READ_BYTES,
+        coerce_int96_timestamp_unit="us",
+        **options,
+    )
 
 
 def _reads_as(kind: pa.DataType, wanted: pa.DataType) -> bool:
@@ -321,4 +346,6 @@ def _table(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.Table:
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type) and column.type.value_type == kind:
         return column
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type):
+        return column.view(kind)  # of the same unit
     return column if column.type == kind else column.cast(kind)
