@@ -20,11 +20,11 @@ from firesteel.client.client import Client, raise_unless_finished
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.client.job_details import JobDetails
 from firesteel.client.job_output import JobOutput, say_what_was_dropped
-from firesteel.client.signals import Interrupts, counted_interrupts
+from firesteel.client.signals import InterruptedJob, Interrupts, counted_interrupts
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.errors import FiresteelError, JobCanceled, JobFailed, SubmissionRejected
+from firesteel.errors import FiresteelError, JobFailed, SubmissionRejected
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has closed it
 OUTPUT_SILENT_S = 20.0  # longer than the Dispatcher waits for a silent process
@@ -337,12 +337,12 @@ def _watch(
         if context.display is not None:
             context.display.update(item)
         if item.status.globally_terminal:
-            if asked and item.status is JobStatus.CANCELED:
-                if context.ends_program:
+            if asked and item.status is not JobStatus.FAILED:
+                canceled = item.status is JobStatus.CANCELED
+                if context.ends_program and canceled:
                     print(f"Cancelled job {job_id}.", file=sys.stderr)
-                    raise KeyboardInterrupt
-                if context.interrupts_program:
-                    raise KeyboardInterrupt from JobCanceled(item.job_id, item.name)
+                if context.ends_program or context.interrupts_program:
+                    raise InterruptedJob(job_id, canceled=canceled)
             return item
 
 

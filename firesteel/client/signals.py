@@ -21,6 +21,15 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 REPEAT_S = 0.1  # an interrupt that did not end a wait
 
 
+class InterruptedJob(KeyboardInterrupt):
+    """Ctrl-C has ended the wait for a job, and the job has ended."""
+
+    def __init__(self, job_id: str, *, canceled: bool) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self.canceled = canceled  # not: it had finished before
+
+
 @dataclass(slots=True)
 class Interrupts:
     """The signals that arrive while a program waits for a job."""

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firesteel.plan.catalyst_plan import items, seq
-from firesteel.spark_connect.catalyst import Catalyst, delay_ms, is_attribute, is_window, kind, same
+from firesteel.spark_connect.catalyst import (
+    Catalyst,
+    delay_ms,
+    has_window_type,
+    is_attribute,
+    is_window,
+    kind,
+    same,
+)
 
 # Rows that only one bound relates are kept for this long.
 _EVER_US = 3_650 * 86_400_000_000
@@ -40,6 +48,11 @@ class Between:
     lower: Bound
     upper: Bound
     only_equal: bool
+
+    @property
+    def open(self) -> bool:
+        """Whether one of the bounds is missing."""
+        return self.lower.distance_us == -_EVER_US or self.upper.distance_us == _EVER_US
 
     @property
     def equal(self) -> bool:
@@ -77,6 +90,7 @@ def condition_of(
     equal: list[tuple[Any, Any]] = []
     own: tuple[list[Any], list[Any]] = ([], [])
     others: list[Any] = []
+    bounding: list[Any] = []
     bounds = _Bounds(catalyst, sides)
     for conjunct in conjuncts:
         if kind(conjunct) in ("EqualTo", "EqualNullSafe"):
@@ -91,24 +105,41 @@ def condition_of(
                     equal += catalyst.null_safe(*pair)
                 continue
         if bounds.take(conjunct):
+            bounding.append(conjunct)
             continue
         side = sides.of(conjunct)
         (others if side is None else own[side]).append(conjunct)
-    between = bounds.between() or _between_keys(equal)
+    between = bounds.between()
+    if between is None or between.open:
+        by_keys = _between_keys(catalyst, equal)
+        if by_keys is not None:
+            between, others = by_keys, [*others, *bounding]
     return Condition(equal=equal, between=between, own=own, others=others)
 
 
-def _between_keys(equal: Sequence[tuple[Any, Any]]) -> Between | None:
+def _between_keys(catalyst: Catalyst, equal: Sequence[tuple[Any, Any]]) -> Between | None:
     """Returns the equality of an event time and of another key. As in Spark, the first event time
     of the left side counts, or else that of the right one.
     """
     for side in (0, 1):
         for pair in equal:
-            if _is_time(pair[side]) and _may_be_time(pair[1 - side]):
+            if not _is_time(pair[side]):
+                continue
+            other = _time_of_key(catalyst, pair[1 - side], pair[side])
+            if other is not None:
                 bound = Bound(0)
-                left, right = pair
+                left, right = (other, pair[1]) if side else (pair[0], other)
                 return Between(left=left, right=right, lower=bound, upper=bound, only_equal=True)
     return None
+
+
+def _time_of_key(catalyst: Catalyst, key: Any, time: Any) -> Any | None:
+    """Returns the time of a key that equals an event time; None if it has none."""
+    if not is_window(time):
+        return key if key.dataType().typeName() in ("timestamp", "timestamp_ntz") else None
+    if is_attribute(key) and is_window(key):
+        return key
+    return catalyst.field(key, 1) if has_window_type(key) else None
 
 
 def conjuncts_of(expression: Any) -> list[Any]:
@@ -225,12 +256,6 @@ class _Bounds:
 
 def _is_time(expression: Any) -> bool:
     return kind(expression) == "AttributeReference" and delay_ms(expression) is not None
-
-
-def _may_be_time(key: Any) -> bool:
-    if is_attribute(key) and is_window(key):
-        return True
-    return key.dataType().typeName() in ("timestamp", "timestamp_ntz")
 
 
 def _references(expression: Any) -> list[Any]:

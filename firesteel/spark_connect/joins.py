@@ -18,6 +18,7 @@ from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
     delay_ms,
+    has_window_type,
     is_attribute,
     is_window,
     kind,
@@ -189,8 +190,9 @@ class Joins:
         """Returns two equal keys; the starts and ends of two windows, because rows are not
         distributed by structs.
         """
-        if not all(is_attribute(key) and is_window(key) for key in (left, right)):
-            return [(left, right)]
+        pair = (left, right)
+        if not (any(map(_is_window_column, pair)) and all(map(has_window_type, pair))):
+            return [pair]
         field = self._catalyst.field
         return [(field(left, part), field(right, part)) for part in (0, 1)]
 
@@ -246,6 +248,10 @@ class Joins:
         names += [each.name() for each in named]
         flow = self._flows.cut_as(self._flows.projected(flow, columns), names)
         return replace(flow, stream=self._flows.timed(join, side, flow)), tuple(keys)
+
+
+def _is_window_column(key: Any) -> bool:
+    return is_attribute(key) and is_window(key)
 
 
 def _has_times(how: How, between: Between) -> bool:

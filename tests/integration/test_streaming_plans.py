@@ -321,14 +321,27 @@ def test_a_stream_without_a_watermark_has_no_late_rows(
     assert spec.within.late_by == ("", "paid_1_time")
 
 
-def test_outer_joins_by_another_type_than_times_are_refused(
-    orders: DataFrame, payments: DataFrame
-) -> None:
-    """Spark keeps rows until the watermark passes their key."""
+@pytest.mark.parametrize("how", ["left", "full"])
+def test_a_window_may_equal_a_struct(orders: DataFrame, payments: DataFrame, how: str) -> None:
+    """Spark Connect's withColumn adds a window of a stream without a watermark as such a struct."""
     windows = payments.select("order", F.window("paid", "1 hour").alias("hour"))
     rows = orders.selectExpr("id", "struct(at AS start, at AS end) AS times")
-    with pytest.raises(InvalidProgram, match="a left join of two streams needs bounds"):
-        planned(rows.join(windows, F.expr("id = order AND times = hour"), "left"))
+    join = rows.join(windows, F.expr("id = order AND times = hour"), how)
+    (spec,) = (each for each in specs(planned(join)) if isinstance(each, JoinSpec))
+    assert isinstance(spec.within, IntervalSpec)
+    assert spec.within.times.columns == ("time_1_time", "hour_1_time")
+    assert len(spec.left_keys) == 3
+
+
+def test_an_equal_key_counts_rather_than_a_missing_bound(
+    orders: DataFrame, payments: DataFrame
+) -> None:
+    on = F.expr("date_trunc('hour', at) = paid AND at >= paid")
+    (spec,) = (each for each in specs(planned(orders.join(payments, on))) if type(each) is JoinSpec)
+    assert isinstance(spec.within, IntervalSpec)
+    assert (spec.within.lower_us, spec.within.upper_us) == (0, 0)
+    with pytest.raises(InvalidProgram, match="the condition of a right join of two streams"):
+        planned(orders.join(payments, on, "right"))
 
 
 def test_columns_may_have_the_same_name(orders: DataFrame) -> None:

@@ -27,7 +27,7 @@ from firesteel.client.cli.targets import (
     program_of,
     start_application,
 )
-from firesteel.client.signals import INTERRUPTED, exiting, is_ending
+from firesteel.client.signals import INTERRUPTED, InterruptedJob, exiting, is_ending
 from firesteel.common.config import Configuration, absolute, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
@@ -269,10 +269,17 @@ def run(
                 ran = run_program(program.main, job_arguments, context)
     except JobFailed as error:
         raise _traceback_first(error, "" if job_id else context.address) from error
-    except KeyboardInterrupt as error:
-        if isinstance(error.__cause__, JobCanceled):
-            click.echo(f"Cancelled job {error.__cause__.job_id}.")
-        elif cluster is not None and display.interrupted:
+    except JobCanceled as error:
+        if display.interrupted:
+            click.echo(f"Cancelled job {error.job_id}.")
+            sys.exit(INTERRUPTED)
+        raise
+    except InterruptedJob as interrupted:
+        if interrupted.canceled:
+            click.echo(f"Cancelled job {interrupted.job_id}.")
+        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:
+        if cluster is not None and display.interrupted:
             click.echo(
                 f"Left while job {context.executed[-1]} is being cancelled;"
                 f" see `firesteel list -a -m {context.address}`."

@@ -261,6 +261,13 @@ QUERIES = {
             "full",
         )
         .select("carrier", "flight", "time", "other", "noon"),
+        "unknown_planes": departures.join(
+            others,
+            F.expr(
+                "tailnum <=> plane AND next_at >= left_at AND next_at <= left_at + interval 2 hours"
+            ),
+            "left",
+        ).select("tailnum", "plane", "left_at", "next_at"),
         "unique_near": timed.select("tailnum", "time")
         .dropDuplicatesWithinWatermark(["tailnum"])
         .select("tailnum"),

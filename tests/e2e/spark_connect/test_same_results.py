@@ -43,6 +43,7 @@ NAMES = (
         "first_rows",
         "left_join",
         "others_at_noon",
+        "unknown_planes",
         "join_windows",
         "union_windows",
         "first_values",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from firesteel.common.logs import get_logger
 from firesteel.connectors.kafka.connection import KafkaConnection
 from firesteel.connectors.kafka.offsets import Otherwise
 from firesteel.errors import FiresteelError
@@ -28,6 +29,7 @@ from taskexecutor.executor.connectors.kafka.partitions import (
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 _NAMED = 10  # topics, at most
 _T = TypeVar("_T")
+_log = get_logger("task")
 
 
 class Metadata:
@@ -75,13 +77,14 @@ class Metadata:
             f"Kafka at {self._connection.bootstrap_servers}: there is no topic {name}; {hint}"
         )
 
-    def unmatched(self, pattern: str) -> FiresteelError:
-        """Returns the error for a pattern that matches no topic, with some topics that exist."""
-        names = self.names()
-        some = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-        return FiresteelError(
-            f"Kafka at {self._connection.bootstrap_servers}: no topic matches {pattern!r}; there"
-            f" is {some or 'no topic'}"
+    def warn_of_unmatched(self, pattern: str) -> None:
+        """Logs that a pattern matches no topic, with some topics that exist."""
+        brokers, names = self._connection.bootstrap_servers, self.names()
+        _log.warning(
+            "no topic matches, so nothing is read",
+            topic_pattern=pattern,
+            bootstrap_servers=brokers,
+            topics=names[:_NAMED],
         )
 
     # -- offsets

@@ -65,11 +65,11 @@ def existing_records(source: KafkaSource) -> list[Range]:
 
 
 def check(source: KafkaSource, topics: Metadata, listed: Listing) -> None:
-    """Raises FiresteelError if topics or partitions that the program names do not exist, no topic
-    matches the pattern of a bounded source, or the group may not be read.
+    """Raises FiresteelError if topics or partitions that the program names do not exist, or the
+    group may not be read.
     """
     if source.topic_pattern is not None and source.end is not None and not listed.topics:
-        raise topics.unmatched(source.topic_pattern)
+        topics.warn_of_unmatched(source.topic_pattern)
     for name in source.topics or tuple(source.partitions or ()):
         if name not in listed.topics:
             raise topics.unknown(name)
