@@ -83,9 +83,16 @@ class _Sides:
 
 
 def condition_of(
-    catalyst: Catalyst, conjuncts: Sequence[Any], left: Sequence[Any], right: Sequence[Any]
+    catalyst: Catalyst,
+    conjuncts: Sequence[Any],
+    left: Sequence[Any],
+    right: Sequence[Any],
+    *,
+    filters: bool = True,
 ) -> Condition:
-    """Takes the conjuncts of a join of two sides with these attributes apart."""
+    """Takes the conjuncts of a join of two sides with these attributes apart. A single bound of the
+    times is one of the `others` if there is an equality of a time, and the join `filters` by these.
+    """
     sides = _Sides(left, right)
     equal: list[tuple[Any, Any]] = []
     own: tuple[list[Any], list[Any]] = ([], [])
@@ -110,7 +117,7 @@ def condition_of(
         side = sides.of(conjunct)
         (others if side is None else own[side]).append(conjunct)
     between = bounds.between()
-    if between is None or between.open:
+    if between is None or (between.open and filters):
         by_keys = _between_keys(catalyst, equal)
         if by_keys is not None:
             between, others = by_keys, [*others, *bounding]

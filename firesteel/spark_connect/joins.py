@@ -104,7 +104,9 @@ class Joins:
             )
         left, right = children(plan)
         given = conjuncts_of(plan.condition().get()) if plan.condition().isDefined() else []
-        condition = condition_of(catalyst, given, output(left), output(right))
+        condition = condition_of(
+            catalyst, given, output(left), output(right), filters=how != "semi"
+        )
         if not condition.equal:
             raise InvalidProgram(
                 "a join of two streams needs columns that are equal, such as a.id = b.id"

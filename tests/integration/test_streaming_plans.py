@@ -342,6 +342,7 @@ def test_an_equal_key_counts_rather_than_a_missing_bound(
     assert (spec.within.lower_us, spec.within.upper_us) == (0, 0)
     with pytest.raises(InvalidProgram, match="the condition of a right join of two streams"):
         planned(orders.join(payments, on, "right"))
+    assert planned(orders.join(payments, on, "left_semi")).schema is not None
 
 
 def test_columns_may_have_the_same_name(orders: DataFrame) -> None:
