@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql.connect import proto
 
 _ADDS_COLUMNS = ("with_columns", "with_columns_renamed")
-# Spark analyses no other relation than these two if it can do without: for the rest, the analysis
-# has to succeed at once.
+# Relations that Spark analyses later, or can. It analyses all others when they are defined, and
+# fails if it cannot.
 _PASSES = frozenset(
     {
         *_ADDS_COLUMNS,

@@ -255,7 +255,7 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
         "try:\n"
         "    env.execute('endless')\n"
         "except Exception as error:\n"
-        "    print('a program that goes on:', error)\n"
+        "    print('the program continues:', error)\n"
     )
     command_line = [sys.executable, "-m", "firesteel", "run", "-t", "local"]
     command_line += ["--task-executors", "1", "--slots", "1", str(job)]
@@ -271,7 +271,7 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
         assert run.returncode == 130, rest
         assert "CANCELED" in rest
         assert re.search(r"^Cancelled job [0-9a-f]{32}\.$", rest, re.MULTILINE)
-        assert "a program that goes on" not in rest
+        assert "the program continues" not in rest
         _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
         assert alive == []
 
