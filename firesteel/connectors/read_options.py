@@ -63,7 +63,7 @@ def unknown_options(format: str, options: Iterable[str], *others: str) -> dict[s
     if known is None:
         return {}
     names = {name.lower(): name for name in (*known, *FILES)}
-    similar = {**names, **{name: name for name in others}}
+    similar = {**names, **{name.lower(): name for name in others}}
     unknown = (each for each in options if each.lower() not in names and "." not in each)
     return {
         option: similar[close[0]]

@@ -255,12 +255,8 @@ def is_window(attribute: Any) -> bool:
     return bool(metadata.contains("spark.timeWindow") or metadata.contains("spark.sessionWindow"))
 
 
-def has_window_type(expression: Any) -> bool:
-    """Whether the expression is a struct as windows are. Spark Connect's `withColumn` makes windows
-    that are nothing else.
-    """
-    found = expression.dataType()
-    return bool(found.typeName() == "struct" and list(found.fieldNames()) == ["start", "end"])
+def is_window_column(expression: Any) -> bool:
+    return is_attribute(expression) and is_window(expression)
 
 
 def is_reference(expression: Any, attribute: Any) -> bool:

@@ -10,9 +10,8 @@ from firesteel.plan.catalyst_plan import items, seq
 from firesteel.spark_connect.catalyst import (
     Catalyst,
     delay_ms,
-    has_window_type,
-    is_attribute,
     is_window,
+    is_window_column,
     kind,
     same,
 )
@@ -133,20 +132,19 @@ def _between_keys(catalyst: Catalyst, equal: Sequence[tuple[Any, Any]]) -> Betwe
             if not _is_time(pair[side]):
                 continue
             other = _time_of_key(catalyst, pair[1 - side], pair[side])
-            if other is not None:
-                bound = Bound(0)
-                left, right = (other, pair[1]) if side else (pair[0], other)
-                return Between(left=left, right=right, lower=bound, upper=bound, only_equal=True)
+            left, right = (other, pair[1]) if side else (pair[0], other)
+            bound = Bound(0)
+            return Between(left=left, right=right, lower=bound, upper=bound, only_equal=True)
     return None
 
 
-def _time_of_key(catalyst: Catalyst, key: Any, time: Any) -> Any | None:
-    """Returns the time of a key that equals an event time; None if it has none."""
-    if not is_window(time):
-        return key if key.dataType().typeName() in ("timestamp", "timestamp_ntz") else None
-    if is_attribute(key) and is_window(key):
-        return key
-    return catalyst.field(key, 1) if has_window_type(key) else None
+def _time_of_key(catalyst: Catalyst, key: Any, time: Any) -> Any:
+    """Returns the time of a key that equals an event time, whose type it has. Windows that Spark
+    Connect's `withColumn` adds are plain structs if they have no watermark.
+    """
+    if is_window(time) and not is_window_column(key):
+        return catalyst.field(key, 1)
+    return key
 
 
 def conjuncts_of(expression: Any) -> list[Any]:

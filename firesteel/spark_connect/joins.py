@@ -18,9 +18,9 @@ from firesteel.spark_connect.catalyst import (
     Catalyst,
     children,
     delay_ms,
-    has_window_type,
     is_attribute,
     is_window,
+    is_window_column,
     kind,
     output,
     same,
@@ -189,11 +189,11 @@ class Joins:
         return others or pairs
 
     def _parts(self, left: Any, right: Any) -> list[tuple[Any, Any]]:
-        """Returns two equal keys; the starts and ends of two windows, because rows are not
-        distributed by structs.
+        """Returns two equal keys; instead of a window and what equals it, their starts and ends,
+        because rows are not distributed by structs.
         """
         pair = (left, right)
-        if not (any(map(_is_window_column, pair)) and all(map(has_window_type, pair))):
+        if not any(map(is_window_column, pair)):
             return [pair]
         field = self._catalyst.field
         return [(field(left, part), field(right, part)) for part in (0, 1)]
@@ -216,13 +216,13 @@ class Joins:
             time = (between.left, between.right)[index]
             if not any(same(each, time) for each in times):
                 times.append(time)
-        if between is not None and _has_times(how, between):
-            attribute = (between.left, between.right)[index]
-            timed = catalyst.expressions.IsNotNull(catalyst.time_of(attribute))
-            if own and unmatched:
-                without_match = catalyst.expressions.Not(catalyst.all_of(own))
-                timed = catalyst.expressions.Or(timed, without_match)
-            needed.append(timed)
+            if _has_times(how, between):
+                attribute = time
+                timed = catalyst.expressions.IsNotNull(catalyst.time_of(time))
+                if own and unmatched:
+                    without_match = catalyst.expressions.Not(catalyst.all_of(own))
+                    timed = catalyst.expressions.Or(timed, without_match)
+                needed.append(timed)
         if flow.watermark is not None and needed:
             # The watermark needs all rows that have a time.
             only_timed = len(needed) == 1 and attribute is not None
@@ -250,10 +250,6 @@ class Joins:
         names += [each.name() for each in named]
         flow = self._flows.cut_as(self._flows.projected(flow, columns), names)
         return replace(flow, stream=self._flows.timed(join, side, flow)), tuple(keys)
-
-
-def _is_window_column(key: Any) -> bool:
-    return is_attribute(key) and is_window(key)
 
 
 def _has_times(how: How, between: Between) -> bool:

@@ -28,8 +28,8 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "xml", "text", "binaryfile")
 WATCH = "500 ms"
 # Options of Spark's file source about when files are read, not how.
 _PACE = (
-    *("path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage"),
-    *("maxcachedfiles", "discardcachedinputratio"),
+    *("path", "maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge"),
+    *("maxCachedFiles", "discardCachedInputRatio"),
 )
 _POSITIVE = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 # Options of Spark's file source, by the value that changes nothing.
@@ -41,7 +41,7 @@ _REFUSED = {
     ),
     "fileNameOnly": ("false", "Firesteel knows the files that a query has read by their paths"),
 }
-_STREAMING = {*_PACE, *map(str.lower, _REFUSED)}  # not for the reader
+_STREAMING = {name.lower() for name in (*_PACE, *_REFUSED)}  # not for the reader
 _BATCH_ONLY = ("modifiedBefore", "modifiedAfter")
 
 
@@ -92,7 +92,7 @@ def _warnings(format: str, options: Mapping[str, str]) -> Iterator[str]:
 
 def _unknown(format: str, options: Mapping[str, str]) -> dict[str, str]:
     read = (key for key in options if key.lower() not in _STREAMING)
-    return unknown_options(format, read) if format.lower() in FILE_FORMATS else {}
+    return unknown_options(format, read, *_PACE) if format.lower() in FILE_FORMATS else {}
 
 
 def _kind(of: Any) -> str:
